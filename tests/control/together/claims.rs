@@ -50,6 +50,18 @@ fn an_agent_before_its_controller_waits_and_one_without_it_goes_on() {
 /// As a controller of a later release may write it. The version that the node reports passes the Claim's nevertheless.
 #[test]
 fn a_node_does_not_hold_a_claim_with_a_policy_that_it_does_not_know() {
+    is_not_held(&json!({"policy": {"limits": {"flows": 7}}}), "spec.policy.limits");
+}
+
+/// The definition of Claims has the field, or the API server would drop it, and agents would never see it.
+#[test]
+fn a_node_does_not_hold_a_claim_to_addresses() {
+    let backend = json!({"weight": 1, "address": {"address": "10.99.1.1", "port": 6443}});
+    is_not_held(&json!({"backends": [backend]}), "spec.backends.address");
+}
+
+/// Puts this into the spec of a Claim that is served: it is no longer, the node names this field, and the controller puts it back.
+fn is_not_held(other: &Value, field: &str) {
     skip_without_root!();
     let scene = Scene::bare(CONFIG, &[]);
     scene.tenant("a", "10.99.1.1");
@@ -65,14 +77,14 @@ fn a_node_does_not_hold_a_claim_with_a_policy_that_it_does_not_know() {
         (&origin["kind"], &origin["name"]) == (&json!("TLSRoute"), &json!("a"))
     };
     let name = claims["items"].as_array().unwrap().iter().find(is_of_a).unwrap()["metadata"]["name"].clone();
-    let patch = json!({"spec": {"policy": {"limits": {"flows": 7}}}}).to_string();
+    let patch = json!({"spec": other}).to_string();
     scene.kubectl().run(&["patch", "claim", name.as_str().unwrap(), "--type=merge", "-p", &patch]).unwrap();
     let unheld = |state: &Value| {
         let problems = state["spec"]["problems"].as_array();
         let problem = problems.filter(|problems| problems.len() == 1).map(|problems| &problems[0]);
         problem.is_some_and(|problem| {
             (&problem["object"], &problem["missing"]) == (&json!("TLSRoute/tenant/a"), &json!(true))
-                && problem["field"].as_str().unwrap().ends_with("spec.policy.limits")
+                && problem["field"].as_str().unwrap().ends_with(field)
         })
     };
     scene.kubectl().wait_for("the exception", &["nodestate", NODE], SOON, unheld).unwrap();

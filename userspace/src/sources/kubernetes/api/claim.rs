@@ -1,7 +1,7 @@
 //! `Claim`: what an origin asks, and what it was granted. The CRD in `deploy/` is generated from these types.
 
 pub use super::claim_address::ClaimAddress;
-pub use super::claim_backend::{ClaimBackend, ClaimProbe, ClaimService};
+pub use super::claim_backend::{ClaimBackend, ClaimEndpoint, ClaimProbe, ClaimService};
 pub use super::claim_grant::{ClaimGrant, ClaimRefusal};
 pub(in super::super) use super::claim_grant::{REMEDY, protocol};
 use crate::model;
@@ -151,7 +151,10 @@ impl ClaimSpec {
                 let backends = references.iter().map(ClaimBackend::of).collect();
                 (backends, server_name.as_ref().map(ToString::to_string))
             }
-            ClaimBackends::None | ClaimBackends::Addresses(_) => (Vec::new(), None),
+            ClaimBackends::Addresses(backends) => {
+                (backends.iter().map(ClaimBackend::of_address).collect(), None)
+            }
+            ClaimBackends::None => (Vec::new(), None),
         };
         Self {
             tenant: claim.tenant.as_deref().unwrap_or_default().to_owned(),
@@ -294,6 +297,9 @@ impl ClaimSpec {
         unserved.extend(self.port_pool.iter().map(|pool| ("spec.portPool", pool.clone())));
         unserved.extend(self.client_ranges.first().map(|range| ("spec.clientRanges", range.clone())));
         unserved.extend(self.precedence.map(|number| ("spec.precedence", number.to_string())));
+        for ClaimEndpoint { address, port } in self.backends.iter().filter_map(|one| one.address.as_ref()) {
+            unserved.push(("spec.backends.address", format!("{address}, port {port}")));
+        }
         for grant in &self.grants {
             let range = grant.client_ranges.first();
             unserved.extend(range.map(|range| ("spec.grants.clientRanges", range.clone())));
@@ -375,7 +381,11 @@ mod tests {
     /// What differs is written again, also where another client has written it.
     #[test]
     fn claims_differ_in_each_thing_that_they_ask_for() {
-        let all: [fn(&mut ClaimSpec); 8] = [
+        let all: [fn(&mut ClaimSpec); 9] = [
+            |spec| {
+                spec.backends =
+                    vec![ClaimBackend { address: Some(ClaimEndpoint::default()), ..ClaimBackend::default() }]
+            },
             |spec| spec.address.sharing_key = Some("k".to_owned()),
             |spec| spec.address.unreadable = vec!["x".to_owned()],
             |spec| spec.address.spare_families = vec!["IPv6".to_owned()],
@@ -385,7 +395,11 @@ mod tests {
             |spec| spec.grants[0].client_ranges = vec!["192.0.2.0/24".to_owned()],
             |spec| spec.grants[0].precedence = Some(1),
         ];
-        let before = ClaimSpec { grants: vec![ClaimGrant::default()], ..ClaimSpec::default() };
+        let before = ClaimSpec {
+            grants: vec![ClaimGrant::default()],
+            backends: vec![ClaimBackend::default()],
+            ..ClaimSpec::default()
+        };
         assert!(before.is_same(&before.clone()));
         for (at, change) in all.iter().enumerate() {
             let mut now = before.clone();

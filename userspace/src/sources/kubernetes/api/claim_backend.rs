@@ -1,7 +1,7 @@
-//! Where a Claim leads: Services, their shares, and how their endpoints are probed.
+//! Where a Claim leads: Services or addresses, their shares, and how endpoints are probed.
 
-use crate::model;
 use crate::model::cluster::{ProbeKind, ProbeSpec};
+use crate::model::{self, BackendSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +11,22 @@ use serde::{Deserialize, Serialize};
 pub struct ClaimBackend {
     /// Share, among those of the claim.
     pub weight: i64,
-    /// Whose endpoints take them; absent: the share is refused, for the reference leads nowhere.
+    /// Whose endpoints take them. Without it and an address, the share is refused, for the reference leads nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ClaimService>,
+    /// What takes them instead of a Service. Nothing is asked so as yet: an agent admits no connection to such a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<ClaimEndpoint>,
+}
+
+/// A backend of no Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimEndpoint {
+    /// IP address.
+    pub address: String,
+    /// Port.
+    pub port: i32,
 }
 
 /// A port of a Service.
@@ -55,7 +68,17 @@ impl ClaimBackend {
             port_name: service.port.to_string(),
             probe: service.probe.as_ref().map(ClaimProbe::of),
         });
-        Self { weight: backend.weight.into(), service }
+        Self { weight: backend.weight.into(), service, address: None }
+    }
+
+    pub(super) fn of_address(backend: &BackendSpec) -> Self {
+        let BackendSpec { address, port, weight, .. } = backend;
+        let endpoint = ClaimEndpoint { address: address.to_string(), port: (*port).into() };
+        Self {
+            weight: (*weight).into(),
+            service: None,
+            address: (!backend.is_refusing()).then_some(endpoint),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 use super::super::claim;
 use super::{interner, lines, raw_of};
 use crate::model::claim::{AskedProtocol, ClaimBackends, Granted};
-use crate::model::{Affinity, Origin, Pattern};
+use crate::model::{Affinity, BackendSpec, Origin, Pattern};
+use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
 use common::maps::route::LABEL_BYTES_MAX;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -182,6 +183,39 @@ fn a_claim_to_a_port_of_a_pool_leads_nowhere_and_that_is_named() {
         assert!(said.contains("Claim tlsroute-a-b-1: spec.portPool: is not known to this release"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
+}
+
+/// Read without its address, a backend is a reference that leads nowhere: its share would be refused, and the node would hold the Claim.
+#[test]
+fn a_claim_to_addresses_leads_nowhere_and_that_is_named() {
+    let address = json!({"address": "10.0.0.7", "port": 6443});
+    for backends in [
+        json!([{"weight": 1, "address": address}]),
+        json!([{"weight": 1, "service": {"namespace": "a", "name": "s", "portName": "p"}}, {"weight": 1, "address": address}]),
+    ] {
+        let said = leads_nowhere(|object| object["spec"]["backends"] = backends.clone());
+        assert!(
+            said.contains("Claim tlsroute-a-b-1: spec.backends.address: is not known to this release"),
+            "{said}"
+        );
+        assert!(said.contains("10.0.0.7, port 6443"), "{said}");
+    }
+}
+
+#[test]
+fn addresses_are_written_with_their_ports_and_shares() {
+    let written = |backends: &[BackendSpec]| {
+        let mut claim = (*claim(raw_of(object()), &interner()).0.claim.unwrap().claim).clone();
+        claim.backends = ClaimBackends::Addresses(backends.into());
+        let origin = ClaimOrigin::of(&claim).unwrap();
+        serde_json::to_value(ClaimSpec::of(origin, &claim, "t").backends).unwrap()
+    };
+    let address = "10.0.0.7".parse().unwrap();
+    let backend = BackendSpec { address, port: 6443, weight: 3, failing: false };
+    assert_eq!(
+        written(&[backend, BackendSpec::refusing(address, 2)]),
+        json!([{"weight": 3, "address": {"address": "10.0.0.7", "port": 6443}}, {"weight": 2}])
+    );
 }
 
 #[test]
