@@ -13,6 +13,8 @@ const WELL: Duration = Duration::from_secs(5);
 const WATCH_SECS: RangeInclusive<u32> = 300..=600;
 /// Lists that one event makes all nodes ask for are spread over this time.
 const LISTS: Duration = Duration::from_secs(30);
+/// From one question for a kind that the server does not know to the next. A definition that is deleted makes all nodes ask.
+const NOT_FOUND: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(1);
 
 /// Doubles the wait with each failure.
 #[derive(Debug, Default)]
@@ -49,6 +51,12 @@ pub(super) fn watch_secs(chance: u64) -> u32 {
 /// How long to wait before a full list that replaces another.
 pub(super) fn before_list(chance: u64) -> Duration {
     LISTS.mul_f64(share(chance))
+}
+
+/// How long to wait before a kind is asked for again that the server did not know.
+pub(super) fn while_not_found(chance: u64) -> Duration {
+    let (least, most) = (*NOT_FOUND.start(), *NOT_FOUND.end());
+    least + most.saturating_sub(least).mul_f64(share(chance))
 }
 
 /// From 0 to 1.
@@ -105,5 +113,16 @@ mod tests {
             (0..64).map(|_| Retry::default().after_failure(Duration::ZERO, chance())).collect();
         assert!(waits.len() > 32, "{} different waits of 64", waits.len());
         assert!(waits.iter().all(|wait| (FIRST / 2..=FIRST).contains(wait)));
+    }
+
+    #[test]
+    fn two_nodes_do_not_ask_alike_for_a_kind_that_is_not_there() {
+        let bounds = [Duration::from_millis(100), Duration::from_secs(1)];
+        assert_eq!([0, u64::MAX].map(while_not_found), bounds);
+        // 500 nodes: they ask less than a thousand times a second, not 5,000 times.
+        let asked: f64 =
+            (0..500).map(|node| 1.0 / while_not_found(node * (u64::MAX / 500)).as_secs_f64()).sum();
+        let all: std::collections::BTreeSet<Duration> = (0..64).map(|_| while_not_found(chance())).collect();
+        assert!(asked < 1_500.0 && all.len() > 32, "{asked} a second, {} different waits of 64", all.len());
     }
 }

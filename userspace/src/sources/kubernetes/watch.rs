@@ -4,7 +4,7 @@
 //! difference between stale and fresh, and waits without end for an answer to a request.
 
 use super::api::object::{Object, Page};
-use super::retry::{Chance, Retry, before_list, chance, watch_secs};
+use super::retry::{Chance, Retry, before_list, chance, watch_secs, while_not_found};
 use super::target::Target;
 use super::trouble::Trouble;
 use futures_util::TryStreamExt as _;
@@ -37,8 +37,6 @@ const PAGE_OBJECTS: u32 = 500;
 const NOT_FOUND: Duration = Duration::from_secs(2);
 /// A version that expires again so soon was too old from the beginning.
 const EXPIRED_AGAIN: Duration = Duration::from_secs(60);
-/// From one question to the next in that time.
-const NOT_FOUND_RETRY: Duration = Duration::from_millis(100);
 
 /// What a watch reports of its kind.
 #[derive(Debug)]
@@ -376,7 +374,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
             }
             Trouble::NotFound(why) => {
                 if self.not_found_since.get_or_insert_with(Instant::now).elapsed() < NOT_FOUND {
-                    return NOT_FOUND_RETRY;
+                    return while_not_found((self.chance)());
                 }
                 Some(why)
             }

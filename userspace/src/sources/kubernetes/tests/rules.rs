@@ -118,6 +118,17 @@ async fn the_first_list_does_not_wait_for_others() {
     assert_eq!(watched.waits()[..2], [200, 400]);
 }
 
+/// All nodes ask when a definition is deleted: ten times a second each, at the same moments.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_the_server_does_not_know_is_asked_for_again_after_a_time_by_chance() {
+    for (chance, wait) in [(LOW, 100), (HIGH, 1000)] {
+        let unknown = || Refuse(404, "the server could not find the requested resource");
+        let watched = watch(chance, 60, [unknown(), unknown(), list()]).await;
+        assert_eq!(watched.waits()[..2], [wait, wait]);
+        assert_eq!(watched.notes, ["begin", "listed a", "done"], "a moment is not worth a report");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_refused_goes_on_without_waiting_for_others() {
     let watched = watch(HIGH, 60, [list(), Refuse(503, "away"), Open(Vec::new())]).await;
