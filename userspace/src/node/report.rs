@@ -2,7 +2,7 @@
 //! with what the node could not do. Both belong to the Node and go with it. Each write has the resourceVersion it is based on, so a
 //! late write changes nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -50,6 +50,10 @@ impl WriteError {
     fn is_outdated(&self) -> bool {
         matches!(self, Self::Refused(error)
             if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 404 | 409)))
+    }
+
+    fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused(error) if matches!(&**error, kube::Error::Api(status) if status.code == 403))
     }
 
     /// Returns what is wrong, for others, as much as the Lease takes. The API server's own message is in the log: it may name versions and
@@ -125,17 +129,18 @@ pub struct Reporter {
 impl Reporter {
     /// Starts to write. Needs a tokio runtime.
     pub fn start(client: &Client, identity: &Identity) -> Self {
+        let refused = Arc::new(Once::new());
         let (said, heard) = watch::channel(Said::default());
         let (write, written) = watch::channel(Written::default());
+        let owner = || Owner::new(client, &identity.node, &refused);
         let mut tasks = JoinSet::new();
         let leases = Known::new(
             Api::namespaced(client.clone(), &identity.namespace),
             format!("vestibule-agent-{}", identity.node),
-            Owner::new(client, &identity.node),
+            owner(),
         );
         tasks.spawn(renew(leases, identity.clone(), heard.clone(), written.clone()));
-        let states_of =
-            Known::new(Api::all(client.clone()), identity.node.clone(), Owner::new(client, &identity.node));
+        let states_of = Known::new(Api::all(client.clone()), identity.node.clone(), owner());
         tasks.spawn(tell(states_of, heard, write));
         Self { said, written, tasks }
     }
@@ -171,11 +176,14 @@ struct Owner {
     node: String,
     /// `None`: not read yet. `Some(None)`: it may not be read, or is none.
     reference: Option<Option<OwnerReference>>,
+    /// It is said once that it may not be read.
+    refused: Arc<Once>,
 }
 
 impl Owner {
-    fn new(client: &Client, node: &str) -> Self {
-        Self { nodes: Api::all(client.clone()), node: node.to_owned(), reference: None }
+    fn new(client: &Client, node: &str, refused: &Arc<Once>) -> Self {
+        let (nodes, refused) = (Api::all(client.clone()), Arc::clone(refused));
+        Self { nodes, node: node.to_owned(), reference: None, refused }
     }
 
     /// Returns the reference, and reads the Node if it is not known.
@@ -183,7 +191,18 @@ impl Owner {
         if self.reference.is_none() {
             self.reference = match answer(self.nodes.get_metadata_opt(&self.node)).await {
                 Ok(node) => Some(node.and_then(|node| owner(&self.node, node.metadata.uid))),
-                Err(WriteError::Refused(error)) if is_forbidden(&error) => Some(None),
+                Err(error) if error.is_forbidden() => {
+                    self.refused.call_once(|| {
+                        let (node, why) = (&self.node, error.why());
+                        warn!(
+                            node,
+                            why,
+                            "this node's Node cannot be read: its Lease and NodeState stay when the node goes; \
+                             the agent's ClusterRole must allow `get` of nodes"
+                        );
+                    });
+                    Some(None)
+                }
                 // Without it the object is written nevertheless, and has it later.
                 Err(_) => None,
             };
@@ -195,10 +214,6 @@ impl Owner {
 fn owner(node: &str, uid: Option<String>) -> Option<OwnerReference> {
     let (api_version, kind) = ("v1".to_owned(), "Node".to_owned());
     Some(OwnerReference { api_version, kind, name: node.to_owned(), uid: uid?, ..OwnerReference::default() })
-}
-
-fn is_forbidden(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 /// One of our objects, as the API server last returned it.
@@ -402,6 +417,7 @@ fn node_state(before: Option<&NodeState>, node: &str, state: &NodeStateSpec) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Mutex;
 
     use axum::extract::State;
@@ -409,6 +425,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::node::tests::log::Lines;
 
     fn identity(pod: &str) -> Identity {
         Identity { node: "node1".into(), pod: pod.into(), namespace: "vestibule-system".into() }
@@ -522,6 +539,12 @@ mod tests {
         unwritten: String,
         /// How often a NodeState was refused. Each refusal has another message.
         refusals: u32,
+        /// The answer for the Node: its uid, or how it is refused; `None`: there is none.
+        node: Option<Result<&'static str, StatusCode>>,
+        /// Kinds of which the next write finds that the object is gone.
+        gone: Vec<&'static str>,
+        /// The owner of each object as it was written last, by its kind.
+        owners: BTreeMap<&'static str, Value>,
     }
 
     impl Server {
@@ -541,6 +564,19 @@ mod tests {
 
         fn refusals(&self) -> u32 {
             self.0.lock().unwrap().refusals
+        }
+
+        /// The Node has this uid from now on, or is refused. What belonged to the one before is gone.
+        fn node(&self, answer: Result<&'static str, StatusCode>) {
+            let mut kept = self.0.lock().unwrap();
+            kept.node = Some(answer);
+            kept.gone = kept.owners.keys().copied().collect();
+            kept.owners.clear();
+        }
+
+        /// The owners of the Lease and of the NodeState.
+        fn owners(&self) -> Vec<(&'static str, Value)> {
+            self.0.lock().unwrap().owners.clone().into_iter().collect()
         }
 
         fn written(&self) -> Vec<String> {
@@ -565,12 +601,26 @@ mod tests {
                                 "message": message, "reason": reason});
             (code, status.to_string())
         };
+        let mut server = server.lock().unwrap();
         if method == axum::http::Method::GET {
-            return refusal(StatusCode::NOT_FOUND, String::new());
+            return match server.node.filter(|_| uri.path() == "/api/v1/nodes/node1") {
+                Some(Ok(uid)) => {
+                    let node = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                                      "metadata": {"name": "node1", "uid": uid}});
+                    (StatusCode::OK, node.to_string())
+                }
+                Some(Err(code)) => refusal(code, String::new()),
+                None => refusal(StatusCode::NOT_FOUND, String::new()),
+            };
         }
         let mut object: Value = serde_json::from_slice(&body).unwrap();
-        let mut server = server.lock().unwrap();
-        if uri.path().contains("/nodestates") {
+        let kind = if uri.path().contains("/nodestates") { "NodeState" } else { "Lease" };
+        if let Some(at) = server.gone.iter().position(|gone| *gone == kind) {
+            server.gone.swap_remove(at);
+            return refusal(StatusCode::NOT_FOUND, String::new());
+        }
+        server.owners.insert(kind, object["metadata"]["ownerReferences"].clone());
+        if kind == "NodeState" {
             if let Some(code) = server.refusal {
                 server.refusals += 1;
                 return refusal(code, format!("refused at attempt {}", server.refusals));
@@ -586,6 +636,70 @@ mod tests {
         }
         object["metadata"]["resourceVersion"] = "1".into();
         (StatusCode::OK, object.to_string())
+    }
+
+    /// Without it, they would stay when the node goes; and with the uid of a Node of before, they would be deleted at once.
+    #[tokio::test(start_paused = true)]
+    async fn leases_and_node_states_have_the_node_as_owner() {
+        let server = Server::default();
+        let owner = |uid: &str| {
+            let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "node1", "uid": uid}]);
+            vec![("Lease", owner.clone()), ("NodeState", owner)]
+        };
+        server.node(Ok("u1"));
+        let reporter = Reporter::start(&server.client(), &identity("a"));
+        let tell = |claims_version, object| {
+            let report = LeaseReport { claims_version, ..LeaseReport::default() };
+            reporter.tell(report, unheld(&[Some(object)]));
+        };
+        tell(7, "x");
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(server.owners(), owner("u1"));
+        server.node(Ok("u2"));
+        tell(8, "y");
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(server.owners(), owner("u2"), "it is another node of the same name");
+        // A NodeState that stays as it is waits for the next one.
+        tell(9, "z");
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(server.owners(), owner("u2"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_may_not_be_read_is_named_once_and_all_is_written_without_it() {
+        let (server, lines) = (Server::default(), Lines::default());
+        let _guard = tracing::subscriber::set_default(lines.subscriber());
+        server.node(Err(StatusCode::FORBIDDEN));
+        let reporter = Reporter::start(&server.client(), &identity("a"));
+        let report = |claims_version| LeaseReport { claims_version, ..LeaseReport::default() };
+        reporter.tell(report(7), unheld(&[Some("x")]));
+        sleep(Duration::from_secs(30)).await;
+        server.node(Err(StatusCode::FORBIDDEN));
+        reporter.tell(report(8), unheld(&[Some("y")]));
+        sleep(Duration::from_secs(30)).await;
+        assert_eq!(server.owners(), [("Lease", Value::Null), ("NodeState", Value::Null)]);
+        let text = lines.text();
+        assert_eq!(text.matches("Node cannot be read").count(), 1, "{text}");
+        assert!(text.contains("403") && text.contains("node1"), "{text}");
+    }
+
+    /// An agent's Lease of 500 changes all the time. What others add to `metadata` is no report.
+    #[test]
+    fn a_lease_is_below_two_kib_whatever_it_says() {
+        let longest = "n".repeat(63);
+        let identity = Identity { node: longest.clone(), pod: longest.clone(), namespace: longest.clone() };
+        // Each takes two bytes in JSON, or six if it is a control character.
+        for unwritten in ["\"", "\u{1}", "\n", "\u{e9}"] {
+            let report = LeaseReport {
+                claims_version: u64::MAX,
+                config: "f".repeat(64),
+                unwritten: unwritten.repeat(1000),
+            };
+            let mut lease = lease(None, &identity, &report, Timestamp::now());
+            lease.metadata.owner_references = owner(&longest, Some("u".repeat(36))).map(|owner| vec![owner]);
+            let bytes = serde_json::to_vec(&lease).unwrap().len();
+            assert!((1200..2048).contains(&bytes), "{unwritten:?}: {bytes} bytes");
+        }
     }
 
     /// Only its log said why it was behind.

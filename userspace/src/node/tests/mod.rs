@@ -1,5 +1,7 @@
 //! Tests the loop of `vestibule run` and `agent`, with an image of the maps and scripted inputs.
 
+/// What is logged.
+pub(super) mod log;
 /// A loop with its inputs, and what is expected of it.
 mod scene;
 /// Changes of the static file.
