@@ -25,6 +25,8 @@ const CHANGES_PER_SEC: u32 = 5;
 const LISTS: Duration = Duration::from_secs(40);
 /// Watches last at least this long.
 const WATCH_MIN: u64 = 300;
+/// A Lease is smaller than this: each is written and sent to the controller all the time.
+const LEASE_BYTES: usize = 2_048;
 /// The most memory of a controller, and the most that an agent needs for ten thousand routes.
 const CONTROLLER_MIB: u64 = 512;
 const AGENT_MIB: u64 = 40;
@@ -321,6 +323,8 @@ fn settle(scene: &Scene, size: Size) {
 fn wait_until_idle(scene: &Scene, size: Size) {
     let holds = |leases: &Value| {
         let version = |lease: &Value| {
+            let bytes = lease.to_string().len();
+            assert!(bytes < LEASE_BYTES, "a Lease of {bytes} bytes: {lease}");
             let version = lease["metadata"]["annotations"]["vestibule.dev/claims-version"].as_str()?;
             version.parse::<u64>().ok().filter(|version| *version > 0)
         };
