@@ -66,7 +66,7 @@ impl WriteError {
             },
             silent @ Self::Silent => silent.to_string(),
         };
-        LeaseReport::unwritten_reason(why.trim_end()).to_owned()
+        LeaseReport::unwritten_reason(why.trim_end())
     }
 
     /// The API server has not written it.

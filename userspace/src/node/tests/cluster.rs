@@ -1,18 +1,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::{Method, StatusCode, Uri};
 use common::maps::settings::CookieKey;
 use kube::Client;
 use serde_json::{Value, json};
 
+use super::log::Lines;
 use super::scene::{Folder, Scene, never, ready, routes, until};
 use crate::admin::Asked;
 use crate::controller::keys::KEYS;
 use crate::model::{Desired, DesiredRoute, Node, Settings};
 use crate::node::identity::Identity;
 use crate::node::inputs::Input;
+use crate::node::saving::Loaded;
 use crate::node::{keys, saved};
 use crate::outputs::memory::Memory;
 use crate::sources::kubernetes::Stale;
@@ -241,22 +243,10 @@ async fn a_silent_cluster_makes_it_use_what_was_saved() {
 /// What was saved long ago leads to addresses that other pods may have by now. What the node's own file says has no age.
 #[tokio::test]
 async fn endpoints_that_were_saved_too_long_ago_get_no_new_connections() {
-    let (folder, output) = (Folder::new(), Memory::default());
+    let folder = Folder::new();
     folder.write(&[("a", &[1])]);
-    {
-        let (scene, cluster) = Scene::of_cluster(&folder, &output);
-        scene
-            .play(async {
-                cluster.list_slices();
-                cluster.list_services(&[("s", [192, 0, 2, 1])]);
-                cluster.put_endpoints("s", &[1]);
-                until("the first state", || routes(&output).len() == 2).await;
-                // Its loop confirms it four times a second.
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-            })
-            .await;
-    }
-    let hour = std::time::Duration::from_secs(3600);
+    save_a_service(&folder).await;
+    let hour = Duration::from_secs(3600);
     let (desired, confirmed) = saved::read(&folder.0, &Settings::default()).unwrap();
     let now = SystemTime::now();
     assert!(now.duration_since(confirmed.unwrap()).unwrap() < hour, "it is confirmed");
@@ -280,6 +270,77 @@ async fn endpoints_that_were_saved_too_long_ago_get_no_new_connections() {
             .await;
         assert_eq!(saved::read(&folder.0, &Settings::default()).unwrap().1.is_some(), confirmed.is_some());
     }
+}
+
+/// What it serves came from this boot or from a file that was young enough, however long the API server has been silent since.
+#[tokio::test]
+async fn a_running_agent_never_ages_out() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[("a", &[1])]);
+    save_a_service(&folder).await;
+    let hour = Duration::from_secs(3600);
+    let (desired, _) = saved::read(&folder.0, &Settings::default()).unwrap();
+    let (mut scene, _cluster) = Scene::of_cluster(&folder, &output);
+    let node = &mut scene.node;
+    let serves = |node: &crate::node::reconcile::Node| {
+        let desired = &node.state.as_ref().unwrap().desired;
+        route(desired, "service/ns/s:443").backends.len()
+    };
+    for (hours, of_a_new_one) in [(23, 1), (25, 0)] {
+        saved::write(&folder.0, &desired, Some(SystemTime::now() - hours * hour)).unwrap();
+        node.pace.hopeless = Some(tokio::time::Instant::now() - hour);
+        node.use_saved();
+        assert_eq!(serves(node), 1, "{hours} h");
+        // An agent that starts does age.
+        let (mut other, _cluster) = Scene::of_cluster(&folder, &output);
+        other.node.pace.hopeless = Some(tokio::time::Instant::now() - hour);
+        other.node.use_saved();
+        assert_eq!(serves(&other.node), of_a_new_one, "{hours} h");
+    }
+}
+
+#[tokio::test]
+async fn how_old_a_saved_state_is_is_logged_and_that_it_is_not_known() {
+    let (folder, output, lines) = (Folder::new(), Memory::default(), Lines::default());
+    folder.write(&[]);
+    save_a_service(&folder).await;
+    let (desired, _) = saved::read(&folder.0, &Settings::default()).unwrap();
+    let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+    let unknown = ["WARN", "the state of the last boot is used", "its age is not known", "routes=1"];
+    for (confirmed, wanted) in [
+        (Some(now - 25 * hour), ["ERROR", "older than savedState.maxAge", "hours=25", "routes=1"]),
+        (Some(now - 2 * hour), ["INFO", "the state of the last boot is used", "minutes=120", "routes=1"]),
+        // The clock is before the time when it was confirmed.
+        (Some(now + hour), unknown),
+        // A release before did not say when.
+        (None, unknown),
+    ] {
+        let (mut scene, _cluster) = Scene::of_cluster(&folder, &output);
+        let loaded = Loaded { desired: desired.clone(), keys: None, confirmed };
+        tracing::subscriber::with_default(lines.subscriber(), || scene.node.use_loaded(loaded, now));
+        let text = lines.text();
+        let is_logged = wanted.iter().all(|part| text.contains(part)) && text.lines().count() == 1;
+        assert!(is_logged, "{confirmed:?}: {text}");
+        let is_unknown = text.contains("its age is not known");
+        assert_eq!(is_unknown, wanted == unknown, "{text}");
+    }
+}
+
+/// An agent serves a Service, and ends.
+async fn save_a_service(folder: &Folder) {
+    let output = Memory::default();
+    let (scene, cluster) = Scene::of_cluster(folder, &output);
+    scene
+        .play(async {
+            cluster.list_slices();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            cluster.put_endpoints("s", &[1]);
+            let serves = |output: &Memory| routes(output).contains(&"service/ns/s:443: 10.0.0.1".to_owned());
+            until("the first state", || serves(&output)).await;
+            // Its loop confirms it four times a second.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        })
+        .await;
 }
 
 #[tokio::test]

@@ -32,8 +32,9 @@ pub struct LeaseReport {
 
 impl LeaseReport {
     /// Returns as much of a reason for [`LeaseReport::unwritten`] as a Lease has: more would differ from what is read of it.
-    pub(crate) fn unwritten_reason(why: &str) -> &str {
-        &why[..why.floor_char_boundary(UNWRITTEN_BYTES_MAX)]
+    pub(crate) fn unwritten_reason(why: &str) -> String {
+        // In JSON, a control character would be six bytes.
+        why[..why.floor_char_boundary(UNWRITTEN_BYTES_MAX)].replace(char::is_control, " ")
     }
 
     /// Writes it into a Lease's annotations.
@@ -42,8 +43,7 @@ impl LeaseReport {
         annotations.insert(key.to_owned(), version.to_owned());
         annotations.insert(CLAIMS_VERSION.to_owned(), self.claims_version.to_string());
         annotations.insert(CONFIG.to_owned(), self.config.clone());
-        // In JSON, a control character would be six bytes.
-        match Self::unwritten_reason(&self.unwritten).replace(char::is_control, " ").as_str() {
+        match Self::unwritten_reason(&self.unwritten).as_str() {
             "" => drop(annotations.remove(UNWRITTEN)),
             why => drop(annotations.insert(UNWRITTEN.to_owned(), why.to_owned())),
         }
