@@ -255,9 +255,10 @@ impl Core {
             Ok(spare) => return Ok(Request::Keys(spare)),
             Err(at) => ask_at(at),
         }
+        self.lanes.look(now);
         match self.queue.next(now, |object| self.lanes.have_room(object)) {
             queue::Next::Send(object, write) => {
-                self.lanes.take(&object);
+                self.lanes.take(&object, now);
                 if object.kind == Kind::Gateway {
                     self.judge.gives(&object.name, &write);
                 }
@@ -266,6 +267,8 @@ impl Core {
             queue::Next::At(at) => ask_at(Some(at)),
             queue::Next::Idle => {}
         }
+        // Others may wait for the lanes of one that hangs.
+        ask_at(self.lanes.next_slow());
         match self.claims.next(now) {
             Ok((name, write)) => return Ok(Request::Claim(name, Box::new(write))),
             Err(at) => ask_at(at),
@@ -280,7 +283,7 @@ impl Core {
 
     /// Drops a status that was not sent: the object's kind is no longer served.
     pub(super) fn drop_sent(&mut self, object: &ObjectRef) {
-        self.lanes.give_back(object);
+        self.lanes.drop_sent(object);
         self.queue.drop_sent(object);
     }
 
@@ -289,7 +292,7 @@ impl Core {
     pub(super) fn done(&mut self, done: Done, now: Instant) -> Option<(ObjectRef, String)> {
         match done {
             Done::Status(object, write, outcome) => {
-                self.lanes.give_back(&object);
+                self.lanes.give_back(&object, now);
                 let won = if outcome == Outcome::Written { self.won.remove(&object) } else { None };
                 if outcome == Outcome::Conflict {
                     // The newer object may be reported later; the queue waits for it.
@@ -305,7 +308,7 @@ impl Core {
             }
             Done::Event(note, told) => {
                 match told {
-                    Told::Yes => self.teller.told(&note),
+                    Told::Yes => self.teller.told(&note, now),
                     told => self.teller.failed(&note, told == Told::Failed, now),
                 }
                 None
@@ -364,7 +367,8 @@ mod tests {
         let mut told = Vec::new();
         while let Ok(request) = core.next(at) {
             if let Request::Event(note, _) = request {
-                told.push((note.regarding.kind, note.text));
+                told.push((note.regarding.kind, note.text.clone()));
+                core.done(Done::Event(note, Told::Yes), at);
             }
         }
         told.sort_unstable();

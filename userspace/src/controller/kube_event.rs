@@ -1,10 +1,12 @@
 //! Decides which Events are written: each once while its cause lasts, with a higher count when the cause
 //! returns. Pure: time is an argument.
 
+use super::lanes::{Bounds, Group};
 use super::queue::Bucket;
 use sha2::{Digest, Sha256};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Events per second on average, and in a burst.
@@ -19,9 +21,8 @@ const PAST_MAX: usize = 4096;
 /// Wait after an Event could not be written; it doubles with each failure.
 const FAILURE_WAIT: Duration = Duration::from_secs(5);
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(300);
-/// The most Events in flight, and of one namespace.
-const ALL: usize = 16;
-const OF_NAMESPACE: usize = 2;
+/// The most Events in flight.
+const LANES: Bounds = Bounds { own: 16, of_namespace: 2, slow: 4, all: 48 };
 
 /// What an Event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +75,14 @@ impl Ord for Note {
 }
 
 impl Note {
+    /// The namespace that its Event is written to.
+    pub(super) fn namespace(&self) -> &str {
+        match self.regarding.namespace.as_str() {
+            "" => "default",
+            namespace => namespace,
+        }
+    }
+
     /// The text, cut to the length that the API accepts.
     pub(super) fn text(&self) -> String {
         let text = match self.nodes.as_str() {
@@ -123,8 +132,8 @@ impl State {
     const NEW: Self = Self::Waiting { not_before: None, failures: 0 };
 }
 
-/// What was written and what is still to be written. An Event that the API server does not answer, as where an admission webhook of
-/// a namespace hangs, delays those of other namespaces by nothing.
+/// What was written and what is still to be written. Events that the API server does not answer, as where admission webhooks of
+/// namespaces hang, delay those of other namespaces by no more than it takes to see that.
 #[derive(Debug)]
 pub(super) struct Teller {
     /// Notes whose cause lasts.
@@ -133,8 +142,7 @@ pub(super) struct Teller {
     happened: Vec<(Note, State)>,
     /// How often each Event was written, by its name.
     counts: BTreeMap<String, u32>,
-    /// Events in flight, by namespace.
-    in_flight: BTreeMap<String, usize>,
+    in_flight: Group<Note>,
     bucket: Bucket,
 }
 
@@ -144,7 +152,7 @@ impl Teller {
             lasting: BTreeMap::new(),
             happened: Vec::new(),
             counts: BTreeMap::new(),
-            in_flight: BTreeMap::new(),
+            in_flight: Group::new(LANES),
             bucket: Bucket::new(RATE, BURST),
         }
     }
@@ -176,9 +184,7 @@ impl Teller {
 
     /// Returns what to do now.
     pub(super) fn next(&mut self, now: Instant) -> Next {
-        if self.in_flight.values().sum::<usize>() >= ALL {
-            return Next::Idle;
-        }
+        self.in_flight.look(now);
         let happened = self.happened.iter_mut().map(|(note, state)| (&*note, state));
         // A thousand Services that got their addresses delay no warning.
         let (warnings, normal): (Vec<_>, Vec<_>) =
@@ -186,12 +192,11 @@ impl Teller {
         let (mut found, mut later) = (None, None::<Instant>);
         for (note, state) in warnings.into_iter().chain(&mut self.lasting).chain(normal) {
             let State::Waiting { not_before, failures } = *state else { continue };
-            let in_flight = self.in_flight.get(&note.regarding.namespace);
-            if in_flight.is_some_and(|count| *count >= OF_NAMESPACE) {
-                continue;
-            }
             match not_before.filter(|at| *at > now) {
-                Some(at) => later = Some(later.map_or(at, |later| later.min(at))),
+                Some(at) => later = later.into_iter().chain([at]).min(),
+                None if !self.in_flight.has_room(note.namespace(), true, false) => {
+                    later = later.into_iter().chain(self.in_flight.next_slow()).min();
+                }
                 None => {
                     found = Some((note, state, failures));
                     break;
@@ -205,20 +210,20 @@ impl Teller {
         }
         self.bucket.take();
         *state = State::InFlight { failures };
-        *self.in_flight.entry(note.regarding.namespace.clone()).or_default() += 1;
+        self.in_flight.take(note.clone(), &Arc::from(note.namespace()), now);
         let count = self.counts.get(&note.name()).copied().unwrap_or_default();
         Next::Tell(note.clone(), count.saturating_add(1))
     }
 
     /// Records that the note returned by [`Teller::next`] was written, or already existed.
-    pub(super) fn told(&mut self, note: &Note) {
+    pub(super) fn told(&mut self, note: &Note, now: Instant) {
         *self.counts.entry(note.name()).or_default() += 1;
-        self.land(note, |_| State::Done);
+        self.land(note, now, |_| State::Done);
     }
 
     /// Records that the note could not be written; `again`: it may work later.
     pub(super) fn failed(&mut self, note: &Note, again: bool, now: Instant) {
-        self.land(note, |failures| match again {
+        self.land(note, now, |failures| match again {
             true => {
                 let wait = FAILURE_WAIT.saturating_mul(1 << failures.min(8)).min(FAILURE_WAIT_MAX);
                 State::Waiting { not_before: Some(now + wait), failures: failures.saturating_add(1) }
@@ -227,13 +232,8 @@ impl Teller {
         });
     }
 
-    fn land(&mut self, note: &Note, then: impl FnOnce(u32) -> State) {
-        if let Some(count) = self.in_flight.get_mut(&note.regarding.namespace) {
-            *count -= 1;
-            if *count == 0 {
-                self.in_flight.remove(&note.regarding.namespace);
-            }
-        }
+    fn land(&mut self, note: &Note, now: Instant, then: impl FnOnce(u32) -> State) {
+        self.in_flight.give_back(note, Some(now));
         let happened = self.happened.iter_mut().map(|(note, state)| (&*note, state));
         let is_it =
             |(other, state): &(&Note, &mut State)| *other == note && matches!(state, State::InFlight { .. });
@@ -272,7 +272,7 @@ mod tests {
         loop {
             match teller.next(*now) {
                 Next::Tell(note, count) => {
-                    teller.told(&note);
+                    teller.told(&note, *now);
                     log.push((note.text.clone(), count));
                 }
                 Next::At(at) => *now = at,
@@ -357,19 +357,19 @@ mod tests {
         let first = sent(&mut teller, now);
         let texts: Vec<&str> = first.iter().map(|note| note.text.as_str()).collect();
         assert_eq!(texts, ["won", "0", "x"], "two of a namespace at once");
-        teller.told(&first[2]);
+        teller.told(&first[2], now);
         teller.failed(&first[0], true, now);
         teller.failed(&first[1], true, now);
         let second = sent(&mut teller, now);
         assert_eq!(second.len(), 2, "others of the namespace have their turn");
         assert!(second.iter().all(|note| !first.contains(note)));
-        second.iter().for_each(|note| teller.told(note));
+        second.iter().for_each(|note| teller.told(note, now));
         // What failed again and again waits longer and longer.
         let mut now = now + FAILURE_WAIT;
         for seconds in [10, 20, 40, 80, 160, 300, 300] {
             let again = loop {
                 let sent = sent(&mut teller, now);
-                sent.iter().filter(|note| **note != first[0]).for_each(|note| teller.told(note));
+                sent.iter().filter(|note| **note != first[0]).for_each(|note| teller.told(note, now));
                 if sent.contains(&first[0]) {
                     break now;
                 }
@@ -379,7 +379,7 @@ mod tests {
             now = again + Duration::from_secs(seconds) - Duration::from_millis(100);
             let sent = sent(&mut teller, now);
             assert!(!sent.contains(&first[0]), "after {seconds} s");
-            sent.iter().for_each(|note| teller.told(note));
+            sent.iter().for_each(|note| teller.told(note, now));
             now += Duration::from_millis(100);
         }
     }
@@ -392,15 +392,68 @@ mod tests {
             note.regarding.namespace = number.to_string();
             note
         };
-        teller.lasts((0..2 * ALL).map(of).collect());
-        let sent: Vec<Next> = (0..ALL).map(|_| teller.next(now)).collect();
+        teller.lasts((0..2 * LANES.own).map(of).collect());
+        let sent: Vec<Next> = (0..LANES.own).map(|_| teller.next(now)).collect();
         assert!(sent.iter().all(|next| matches!(next, Next::Tell(..))));
-        assert_eq!(teller.next(now), Next::Idle);
+        assert_eq!(teller.next(now), Next::At(now + Duration::from_secs(1)), "they may hang");
         // It lasts no more when its answer comes.
-        teller.lasts((1..2 * ALL).map(of).collect());
+        teller.lasts((1..2 * LANES.own).map(of).collect());
         let Next::Tell(first, _) = &sent[0] else { panic!("nothing was sent") };
-        teller.told(first);
+        teller.told(first, now);
         assert!(matches!(teller.next(now), Next::Tell(..)));
+    }
+
+    /// Eight tenants' webhooks that hang held all Events.
+    #[test]
+    fn many_namespaces_whose_events_hang_delay_no_other() {
+        let (mut teller, begun) = (Teller::new(), Instant::now());
+        let of = |namespace: &str, number: usize| {
+            let mut note = note("a", &number.to_string());
+            note.regarding.namespace = namespace.to_owned();
+            note
+        };
+        let hang = |note: &Note| note.regarding.namespace.starts_with("hangs");
+        let hanging = (0..3 * LANES.own).map(|number| of(&format!("hangs{}", number % LANES.own), number));
+        teller.lasts(hanging.chain((0..100).map(|number| of("other", 100 + number))).collect());
+        let (mut now, mut ends, mut others, mut in_flight_most) = (begun, Vec::new(), 0, 0);
+        while others < 100 {
+            match teller.next(now) {
+                Next::Tell(note, _) if hang(&note) => ends.push((now + Duration::from_secs(4), note)),
+                Next::Tell(note, _) => {
+                    teller.told(&note, now);
+                    others += 1;
+                }
+                Next::At(at) => now = ends.first().map_or(at, |(end, _)| at.min(*end)),
+                Next::Idle => now = ends[0].0,
+            }
+            while ends.first().is_some_and(|(end, _)| *end <= now) {
+                teller.failed(&ends.remove(0).1, true, now);
+            }
+            if now >= begun + Duration::from_secs(6) {
+                in_flight_most = in_flight_most.max(ends.len());
+            }
+        }
+        // Without those that hang it takes ten seconds, and they take one of five a second.
+        assert!(now - begun < Duration::from_secs(20), "{:?}", now - begun);
+        assert_eq!(in_flight_most, LANES.slow);
+    }
+
+    /// Events about nodes are written to the namespace `default`, as are those of its own objects.
+    #[test]
+    fn events_about_cluster_scoped_objects_share_the_lanes_of_their_namespace() {
+        let (mut teller, now) = (Teller::new(), Instant::now());
+        let of = |namespace: &str, text: &str| {
+            let mut note = note("a", text);
+            note.regarding.namespace = namespace.to_owned();
+            note
+        };
+        teller.lasts([of("", "1"), of("", "2"), of("default", "3"), of("other", "4")].into());
+        let sent = |teller: &mut Teller| match teller.next(now) {
+            Next::Tell(note, _) => note.text,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([(); 3].map(|()| sent(&mut teller)), ["1", "2", "4"]);
+        assert!(matches!(teller.next(now), Next::At(_)));
     }
 
     #[test]
@@ -433,7 +486,7 @@ mod tests {
         let names: Vec<String> = (0..2)
             .map(|_| match teller.next(now) {
                 Next::Tell(note, _) => {
-                    teller.told(&note);
+                    teller.told(&note, now);
                     note.regarding.name
                 }
                 other => panic!("{other:?}"),

@@ -178,10 +178,7 @@ pub(super) enum Told {
 
 /// Writes an Event with its count.
 pub(super) async fn event(client: &Client, instance: &str, note: &Note, count: u32) -> Told {
-    let namespace = match note.regarding.namespace.as_str() {
-        "" => "default",
-        namespace => namespace,
-    };
+    let namespace = note.namespace();
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     let now = MicroTime(Timestamp::now());
     if count > 1 {

@@ -31,8 +31,8 @@ pub(super) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hangs {
     Nothing,
-    /// Those of this namespace.
-    Namespace(usize),
+    /// Those of the first so many namespaces.
+    Namespaces(usize),
     Everything,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Misses {
 pub(super) struct Seen {
     /// Until all routes were programmed for the first time.
     pub(super) first: Duration,
-    /// From a change until the route says that this generation is programmed, in order; without those of the hanging namespace.
+    /// From a change until the route says that this generation is programmed, in order; without those of hanging namespaces.
     pub(super) delays: Vec<Duration>,
     /// The same while a dead node's Lease lived, or a node had joined and did not hold everything yet.
     pub(super) delays_with_absent: Vec<Duration>,

@@ -86,7 +86,10 @@ impl Server {
     pub(super) fn hangs(&self, object: &ObjectRef) -> bool {
         match self.hangs {
             Hangs::Nothing => false,
-            Hangs::Namespace(number) => *object.name.namespace == format!("t{number}"),
+            Hangs::Namespaces(count) => {
+                let number = object.name.namespace.strip_prefix('t').and_then(|number| number.parse().ok());
+                number.is_some_and(|number: usize| number < count)
+            }
             Hangs::Everything => true,
         }
     }

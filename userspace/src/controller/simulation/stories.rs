@@ -88,9 +88,24 @@ fn a_dead_node_delays_them_by_ten_seconds_while_its_lease_lives() {
 
 #[test]
 fn a_webhook_that_hangs_in_one_namespace_delays_no_other() {
-    let seen = played(Options { hangs: Hangs::Namespace(3), ..small(5) });
+    let seen = played(Options { hangs: Hangs::Namespaces(1), ..small(5) });
     assert!(seen.delays.len() > 100);
     check(&seen);
+}
+
+/// Each of sixteen tenants has one. Four had all lanes of the kind of their objects.
+#[test]
+fn webhooks_that_hang_in_many_namespaces_delay_no_other() {
+    let hanging = |count| {
+        let options = Options { namespaces: 24, routes: 120, ..small(5) };
+        let seen = played(Options { hangs: Hangs::Namespaces(count), ..options });
+        assert!(seen.delays.len() > 50, "{}", seen.delays.len());
+        (seen.first, percentile(&seen.delays, 0.99))
+    };
+    let (one, many) = (hanging(1), hanging(8));
+    // At first it is seen that they hang.
+    assert!(many.0 <= one.0 + 2 * SECOND, "{one:?} {many:?}");
+    assert!(many.1 <= one.1 + SECOND / 2, "{one:?} {many:?}");
 }
 
 /// A node that joins holds nothing for some seconds: what is new waits for it as for a dead one, and what was said stays (`note_said`).
@@ -169,7 +184,7 @@ fn ten_thousand_routes_on_five_hundred_nodes() {
         changes: 100.0,
         lasts: 90 * SECOND,
         judging: Duration::from_millis(250),
-        hangs: Hangs::Namespace(3),
+        hangs: Hangs::Namespaces(8),
         dies: Some(20 * SECOND),
         restarts: None,
         joins: Some(25 * SECOND),
