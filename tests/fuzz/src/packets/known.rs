@@ -87,14 +87,11 @@ impl Client {
         }
     }
 
-    /// Records a frame that it sends, well-formed or not: the bytes after the TCP header.
+    /// Records a frame that it sends, well-formed or not.
     pub fn speaks(&mut self, frame: &[u8]) {
         self.spoke = true;
-        let at = transport_at(frame);
-        let (Some(seq), Some(length)) = (frame.get(at + 4..at + 8), frame.get(at + 12)) else { return };
-        let payload = frame.get(at + usize::from(length >> 4) * 4..).unwrap_or_default();
-        if !payload.is_empty() {
-            self.sent.push((u32::from_be_bytes([seq[0], seq[1], seq[2], seq[3]]), payload.to_vec()));
+        if let Some((seq, payload)) = data_of(frame).filter(|(_, payload)| !payload.is_empty()) {
+            self.sent.push((seq, payload.to_vec()));
         }
     }
 }
@@ -303,6 +300,14 @@ fn options((kind, parameter): (u8, u8), syn: bool, (value, echo): (u32, u32), ac
 /// Offset of the transport header if there are no IP options.
 pub fn transport_at(frame: &[u8]) -> usize {
     if frame.get(12..14) == Some(&[0x86, 0xdd]) { 54 } else { 34 }
+}
+
+/// Returns the sequence number of a frame, well-formed or not, and the bytes after its TCP header.
+pub fn data_of(frame: &[u8]) -> Option<(u32, &[u8])> {
+    let at = transport_at(frame);
+    let (seq, length) = (frame.get(at + 4..at + 8)?, frame.get(at + 12)?);
+    let payload = frame.get(at + usize::from(length >> 4) * 4..).unwrap_or_default();
+    Some((u32::from_be_bytes(seq.try_into().ok()?), payload))
 }
 
 /// Returns sender and receiver of a frame, whatever else is wrong with it.

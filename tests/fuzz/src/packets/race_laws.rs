@@ -7,7 +7,7 @@ use ::tests::tuple::backend_tuple;
 use common::maps::flow::BackendTuple;
 
 use super::hosts::{self, Ends};
-use super::known::{Known, addresses};
+use super::known::{Known, addresses, data_of};
 use super::packet_laws;
 
 /// Two steps at the same moment.
@@ -66,13 +66,16 @@ fn shape(race: &Race, frame: &[u8]) {
     }
 }
 
-/// Checks a SYN to a backend, which must be of the tenant that a hello names. A hello that is no longer kept may have named any:
-/// what the backend gets shows it.
+/// Checks a SYN to a backend, which must be of the tenant that a hello names. One that came in this race and is no longer kept may
+/// have named any: what the backend gets shows it.
 fn dialled(race: &Race, syn: &Segment) {
     let tenant = hosts::tenant_of(syn.to);
-    let right = race.parties.iter().zip(&race.hellos).any(|((_, vip), [before, after])| {
-        let owner = |hello: &[u8]| hosts::owner(vip.port(), hello);
-        let unknown = after.is_empty() && owner(after).is_none();
+    let right = race.parties.iter().zip(&race.hellos).any(|(ends, [before, after])| {
+        let owner = |hello: &[u8]| hosts::owner(ends.1.port(), hello);
+        let speaks = |frame: &Vec<u8>| {
+            addresses(frame) == Some(*ends) && data_of(frame).is_some_and(|(_, data)| !data.is_empty())
+        };
+        let unknown = after.is_empty() && owner(after).is_none() && race.frames.iter().any(speaks);
         unknown || owner(before) == tenant || owner(after) == tenant
     });
     assert!(tenant.is_some() && right, "MISROUTE: a SYN to {}", syn.to);
@@ -186,6 +189,12 @@ mod tests {
         assert!(!scene.allows(&nobodys, scene.own), "no backend");
         scene.race.hellos[0][1].clear();
         assert!(scene.allows(&syn(4), scene.own), "the hello is no longer known");
+        scene.race.frames[0].truncate(14 + 20 + 20);
+        assert!(!scene.allows(&syn(0), scene.own) && !scene.allows(&syn(4), scene.own), "no hello came");
+        scene.race.hellos[0] = [hellos()[0].clone(), Vec::new()];
+        assert!(scene.allows(&syn(0), scene.own) && !scene.allows(&syn(4), scene.own), "the hello of before");
+        scene.race.frames[0] = segment(hosts::ends(1).0, hosts::ends(1).1).payload(b"x").bytes();
+        assert!(!scene.allows(&syn(4), scene.own), "another client's data");
         scene.race.parties[0] = hosts::ends(2);
         assert!(scene.allows(&syn(0), scene.own) && !scene.allows(&syn(4), scene.own), "a TCP listener's");
     }
