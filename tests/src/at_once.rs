@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use anyhow::{Context, Result, bail};
 use common::reason::Reason;
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::program::{Programs, run_once};
@@ -32,8 +33,9 @@ pub struct BothDone {
 }
 
 impl Programs {
-    /// Runs both packets at the same moment.
+    /// Runs both packets at the same moment. Where there is one CPU alone, the scheduler chooses.
     pub fn at_once(&mut self, both: &[Given; 2]) -> BothDone {
+        let cpus = two_cpus().ok();
         self.world.drain();
         let before = self.counters();
         let world = &self.world;
@@ -41,12 +43,14 @@ impl Programs {
         let sent_before = sent();
         let waiting = AtomicU32::new(2);
         let left = std::thread::scope(|scope| {
-            let threads = [0, 1].map(|cpu| {
-                let (given, waiting) = (&both[cpu], &waiting);
+            let threads = [0, 1].map(|number| {
+                let (given, waiting) = (&both[number], &waiting);
                 let (ebpf, context) = (&self.ebpf, self.context(given.device));
                 scope.spawn(move || {
                     world.node.enter();
-                    pin(cpu);
+                    if let Some(cpus) = cpus {
+                        pin(cpus[number]);
+                    }
                     waiting.fetch_sub(1, Ordering::SeqCst);
                     while waiting.load(Ordering::SeqCst) != 0 {
                         std::hint::spin_loop();
@@ -67,10 +71,26 @@ impl Programs {
     }
 }
 
+/// Returns the first two CPUs that the process may run on. This thread may have been pinned to one before.
+pub fn two_cpus() -> Result<[usize; 2]> {
+    let allowed = sched_getaffinity(Pid::this()).context("asking for the CPUs of this process")?;
+    let mut cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    match (cpus.next(), cpus.next()) {
+        (Some(first), Some(second)) => Ok([first, second]),
+        _ => bail!("needs two CPUs, and the process may run on one: see taskset(1)"),
+    }
+}
+
+/// Returns the set of this CPU alone.
+pub fn only(cpu: usize) -> Result<CpuSet> {
+    let mut set = CpuSet::new();
+    set.set(cpu).with_context(|| format!("CPU {cpu}"))?;
+    Ok(set)
+}
+
 /// Keeps the thread on this CPU. If that is not possible, the scheduler chooses.
 pub fn pin(cpu: usize) {
-    let mut set = CpuSet::new();
-    if set.set(cpu).is_ok() {
+    if let Ok(set) = only(cpu) {
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
 }

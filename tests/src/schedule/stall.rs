@@ -8,7 +8,7 @@ use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::sched_setaffinity;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
@@ -17,6 +17,7 @@ use super::{
     Change, Element, MAP_UPDATE_ELEM, PROG_TYPE_PERF_EVENT, PROG_TYPE_SCHED_CLS, Place, Told, array, bpf,
     load, run, stop_at, told,
 };
+use crate::at_once::{only, two_cpus};
 use crate::program::{Pod, Programs};
 
 /// The longest time for which the lock is held, in nanoseconds.
@@ -65,7 +66,8 @@ impl Programs {
     /// thread runs on one processor; the lock is held on another one.
     pub fn stall<K: Pod, V: Pod>(&self, map: &'static str, key: &K, value: &V) -> Result<Stall> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let [own, other] = two_processors()?;
+        let [other, own] = two_cpus()?;
+        let (own, other) = (only(own)?, only(other)?);
         let (map_of_told, copied) = (array(size_of::<Told>())?, array(COPIED)?);
         // Storing an element that is there changes nothing. Its key is read while its bucket is locked.
         let refused = Change::insert(map, key, value);
@@ -111,18 +113,4 @@ fn go_first(first: bool) {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the parameters outlive the call. Refused where processes may have no such priority.
     unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
-}
-
-/// Returns two sets of one processor each.
-fn two_processors() -> Result<[CpuSet; 2]> {
-    // Of the process: this thread may have been put on one processor by an earlier stall.
-    let all = sched_getaffinity(Pid::this())?;
-    let mut sets = (0..CpuSet::count()).filter(|cpu| all.is_set(*cpu).unwrap_or(false)).map(|cpu| {
-        let mut set = CpuSet::new();
-        set.set(cpu).map(|()| set)
-    });
-    let (Some(last), Some(first)) = (sets.next(), sets.next()) else {
-        anyhow::bail!("two processors are needed");
-    };
-    Ok([first?, last?])
 }
