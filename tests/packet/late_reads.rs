@@ -3,21 +3,22 @@
 use std::mem::offset_of;
 
 use common::maps::address::Port;
+use common::maps::event::{EXPIRE_NOTHING, Expiry};
 use common::maps::flow::{BackendTuple, FLOW_REMOVED, Flow, Reply};
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
 use tests::icmp::unreachable;
 use tests::packet::Segment;
-use tests::program::{Outcome, Programs};
+use tests::program::{Outcome, Programs, verdict};
 use tests::schedule::{Change, Place};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_handed_on};
+use crate::check::{assert_dropped, assert_handed_on, order};
 use crate::icmp::error;
 use crate::late::of_another;
 use crate::open::{HELLO, Open, open, open_with};
-use crate::scene::{Offer, dial, ready, usual_hello};
+use crate::scene::{Client, Offer, dial, ready, usual_hello};
 use crate::setup::forget_all;
 use crate::undelivered::owed;
 
@@ -189,5 +190,85 @@ fn an_error_does_not_reach_the_connection_that_took_the_quoted_ones_entry() {
             // It is about no connection that we have.
             assert_handed_on(&outcome, &frame, Reason::ClassifyOwnTraffic);
         }
+    }
+}
+
+/// Our answers to a SYN on an open flow, and to a SYN-ACK that comes again, have the numbers of that flow. If its record becomes
+/// another connection's while they are copied, nothing is sent: that one's are nobody else's business.
+#[test]
+fn no_answer_has_another_connections_numbers() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let words = [
+        offset_of!(Flow, connection.generation),
+        offset_of!(Flow, client.sent),
+        offset_of!(Flow, client.acked),
+        offset_of!(Flow, backend.sent),
+        offset_of!(Flow, backend.acked),
+        offset_of!(Flow, seq_delta),
+    ];
+    let mut happened = 0;
+    for family in FAMILIES {
+        for (challenged, word) in [true, false].into_iter().flat_map(|which| words.map(|word| (which, word)))
+        {
+            for nth in 1.. {
+                let open = open(&mut programs, family);
+                let flow = open.flow(&programs);
+                let (client, backend) = (flow.client.acked.number, flow.backend.acked.number);
+                let (packet, numbers) = if challenged {
+                    let syn = open.client.dial.syn().seq(0x7000_0000);
+                    ((Device::Client, syn), (client.wrapping_sub(flow.seq_delta).wrapping_sub(1), backend))
+                } else {
+                    ((Device::Backend, open.backend.syn_ack_with(open.offer)), (backend, client))
+                };
+                let outcome = outcome_with(&mut programs, open, (word, nth), &of_another(flow), &packet);
+                forget_all(&mut programs);
+                let Some(outcome) = outcome else { break };
+                happened += 1;
+                if outcome.verdict == verdict::REDIRECT {
+                    let sent = Segment::parse(&outcome.packet).expect("a TCP segment");
+                    assert_eq!((sent.seq, sent.ack), numbers, "{family:?}, access {nth} to {word}: {sent:?}");
+                }
+            }
+        }
+    }
+    assert!(happened > 20, "{happened}");
+}
+
+/// A client whose hello was evicted has sent it again, and the backend accepts between the two look-ups of the order to reset the
+/// client: first it waits, then it has a flow, and at no moment it has neither.
+#[test]
+fn an_order_about_an_evicted_hello_resets_no_connection_that_opens_meanwhile() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let mut flow = open(&mut programs, family).flow(&programs);
+        forget_all(&mut programs);
+        let clients: Vec<Client> = (41_000..41_060)
+            .map(|port| {
+                let client = dial(family).port(port).shake(&mut programs);
+                client.ask(&mut programs, &usual_hello());
+                client
+            })
+            .collect();
+        let tuples: Vec<_> = clients.iter().map(|client| client.dial.tuple()).collect();
+        let (tuple, ahead) = programs.chained(name::PENDING, &tuples).expect("a chain of two");
+        let client = clients[tuples.iter().position(|other| *other == tuple).expect("one of them")];
+        let generation = client.waiting(&programs).expect("it waits").connection.generation;
+        flow.set_generation(generation);
+        let evicted = Expiry {
+            seq: client.cookie.wrapping_add(1),
+            generation: generation.wrapping_sub(1),
+            ..order(tuple, Reason::HelloEvicted)
+        };
+        let changes = [Change::insert(name::FLOWS, &tuple, &flow), Change::remove(name::PENDING, &tuple)];
+        let place = Place::passed(name::PENDING, &ahead);
+        let schedule = programs.behind_access(&place, 1, &changes).expect("a hardware breakpoint");
+        let outcome = programs.expire(&evicted);
+        assert!(schedule.happened());
+        drop(schedule);
+        assert_eq!((outcome.verdict, outcome.emitted), (EXPIRE_NOTHING, vec![]));
+        assert_eq!(client.flow(&programs), Some(flow));
+        forget_all(&mut programs);
     }
 }

@@ -300,18 +300,21 @@ fn a_segment_whose_flow_was_made_meanwhile_is_not_refused() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        let client = dial(family).shake(&mut programs);
-        let backend = client.ask(&mut programs, &usual_hello());
-        let made = made(&mut programs, client, backend);
-        let place = listened(client.dial);
-        let schedule = programs.behind_access(&place, 1, &made.changes()).expect("a hardware breakpoint");
-        let segment = client.at(HELLO).ack(behind(client.cookie, 100)).payload(*b"data");
-        let outcome = client.give(&mut programs, &segment);
-        assert!(schedule.happened());
-        drop(schedule);
-        assert_dropped(&outcome, Reason::HelloBeyond);
-        assert_eq!(client.flow(&programs), Some(made.flow));
-        forget_all(&mut programs);
+        // Also one without data.
+        for data in [&b"data"[..], b""] {
+            let client = dial(family).shake(&mut programs);
+            let backend = client.ask(&mut programs, &usual_hello());
+            let made = made(&mut programs, client, backend);
+            let place = listened(client.dial);
+            let schedule = programs.behind_access(&place, 1, &made.changes()).expect("a hardware breakpoint");
+            let segment = client.at(HELLO).ack(behind(client.cookie, 100)).payload(data);
+            let outcome = client.give(&mut programs, &segment);
+            assert!(schedule.happened());
+            drop(schedule);
+            assert_dropped(&outcome, Reason::HelloBeyond);
+            assert_eq!(client.flow(&programs), Some(made.flow));
+            forget_all(&mut programs);
+        }
     }
 }
 

@@ -270,6 +270,10 @@ fn evicted(skb: Skb, s: &mut Scratch, request: Request) -> bool {
         // The client started a new connection, which waits.
         return false;
     }
+    if maps::flow(client).is_some() {
+        // It waited when flows were looked up, and its backend accepted before hellos were.
+        return false;
+    }
     reset_client(skb, s, request.seq.wrapping_sub(1));
     true
 }

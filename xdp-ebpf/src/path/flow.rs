@@ -58,8 +58,8 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
             return Ok(false);
         }
         kernel::assign(&mut s.flow, flow);
-        if s.flow.connection.generation != head.generation {
-            // The entry belongs to another connection now: the client repeats its SYN.
+        // What was copied is this flow's if the record still is. Otherwise the client repeats its SYN.
+        if atomic::word(atomic::head(&mut flow.connection)).generation != head.generation {
             return Err(Exit::drop(Reason::SynStray));
         }
         forward::draft_challenge(received, &mut s.draft, &s.flow);

@@ -133,7 +133,7 @@ pub(crate) fn client(
     match pending::lock(received, waiting, 0) {
         Found::Held => Ok(Class::Pending),
         Found::Busy => Err(Exit::drop(Reason::HelloBusy)),
-        Found::None if bare => Ok(by_proof(dial)),
+        Found::None if bare => has_no_flow(&received.client).map(|()| by_proof(dial)),
         Found::None => unknown(received, dial, waiting),
     }
 }
@@ -151,13 +151,19 @@ pub(crate) fn unknown(
     dial: &mut Dial,
     waiting: &mut Waiting,
 ) -> Result<Class, Exit> {
-    // Another CPU may have made this flow after flows were looked up, and before its earlier record was removed: a
-    // second connection must not be started, nor this one refused.
-    if maps::flow(&received.client).is_some() {
-        return Err(Exit::drop(Reason::HelloBeyond));
-    }
+    has_no_flow(&received.client)?;
     dial.proof = cookie::proof(received, waiting);
     Ok(by_proof(dial))
+}
+
+/// Leaves if the client has a flow. Another CPU may have made it after flows were looked up, and before its earlier record was
+/// removed: a second connection must not be started, nor this one refused.
+#[inline(always)]
+fn has_no_flow(client: &ClientTuple) -> Result<(), Exit> {
+    if maps::flow(client).is_some() {
+        return Err(Exit::drop(Reason::HelloBeyond));
+    }
+    Ok(())
 }
 
 #[inline(always)]

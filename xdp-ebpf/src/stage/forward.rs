@@ -177,7 +177,8 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
     }
     if handshake {
         kernel::assign(copy, flow);
-        return Step::AckBackend;
+        // What was copied is this flow's if the record still is.
+        return not_open(received, flow).unwrap_or(Step::AckBackend);
     }
     if !track::settle(received, flow, heard, false) {
         return Step::Stray;
