@@ -2,11 +2,11 @@
 
 use std::mem::offset_of;
 
-use common::maps::event::{EXPIRE_DONE, Expiry};
+use common::maps::event::{EXPIRE_DONE, EXPIRE_SEVERAL, Expiry, ORDERS_MAX, PROBE_HELD};
 use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_REMOVED, FLOW_RESET, Flow, HalfOpen};
 use common::maps::name;
 use common::reason::Reason;
-use tests::addresses::FAMILIES;
+use tests::addresses::{FAMILIES, Family};
 use tests::compare::assert_frame;
 use tests::hello::hello;
 use tests::program::{Outcome, Programs};
@@ -14,8 +14,8 @@ use tests::schedule::{Change, Place};
 use tests::world::Device;
 
 use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
-use crate::open::{HELLO, open};
-use crate::scene::{Backend, Dial, ISN, behind, dial, ready, usual_hello};
+use crate::open::{HELLO, Open, open, open_with};
+use crate::scene::{Backend, Dial, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{forget_all, hellos, nats, waiting_of};
 
 /// Orders an expiry and asserts that it is done: the reason is counted once.
@@ -32,6 +32,85 @@ fn assert_nothing_there(programs: &mut Programs, dial: Dial, reason: Reason) {
     let outcome = programs.expire(&order(dial.tuple(), reason));
     assert_eq!((outcome.verdict, outcome.counted.as_slice()), (1, &[][..]), "{reason:?}");
     assert_eq!(outcome.emitted, []);
+}
+
+/// Opens a connection from this port.
+#[track_caller]
+fn open_from(programs: &mut Programs, family: Family, port: u16) -> Open {
+    open_with(programs, dial(family).port(port), Offer::linux(1460, 9))
+}
+
+/// 100,000 connections of a backend that is removed are ended in 3,125 runs.
+#[test]
+fn several_flows_are_ended_in_one_run_as_in_one_each() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let opened: Vec<Open> =
+            (0..ORDERS_MAX as u16).map(|n| open_from(&mut programs, family, 40_000 + n)).collect();
+        let reasons = [
+            Reason::ExpireRemoved,
+            Reason::ExpireRefused,
+            Reason::ExpireIdle,
+            Reason::ExpireHeld,
+            Reason::ExpireCrowded,
+        ];
+        let reason = |nth: usize| reasons[nth % reasons.len()];
+        let seen = |(nth, open): (usize, &Open)| {
+            let Flow { connection, seen_secs, client, backend, .. } = open.flow(&programs);
+            let seq = client.acked.number.wrapping_add(backend.acked.number);
+            let generation = connection.generation;
+            Expiry { seq, generation, seen_secs, ..order(open.client.dial.tuple(), reason(nth)) }
+        };
+        let orders: Vec<Expiry> = opened.iter().enumerate().map(seen).collect();
+        let mut expected = Vec::new();
+        for (open, order) in opened.iter().zip(&orders) {
+            let flow = open.flow(&programs);
+            let outcome = programs.expire(order);
+            assert_eq!((outcome.verdict, outcome.emitted.len()), (EXPIRE_DONE, 2), "{order:?}");
+            expected.extend(outcome.emitted);
+            programs.insert(name::FLOWS, open.client.dial.tuple(), flow);
+        }
+        // Frames are received device by device.
+        expected.sort_by_key(|(device, _)| *device != Device::Client);
+        let outcome = programs.expire_several(&orders);
+        assert_eq!(outcome.verdict, EXPIRE_SEVERAL + ORDERS_MAX as u32);
+        assert!(outcome.emitted == expected, "RSTs to both ends of each: {:#?}", outcome.emitted);
+        for counted in reasons {
+            let times = (0..ORDERS_MAX).filter(|nth| reason(*nth) == counted).count() as u64;
+            assert!(outcome.counted.contains(&(counted, times)), "{counted:?}: {:?}", outcome.counted);
+        }
+        assert!(opened.iter().all(|open| open.flow(&programs).connection.state == FLOW_RESET));
+        let again = programs.expire_several(&orders);
+        assert_eq!((again.verdict, again.emitted, again.counted), (EXPIRE_SEVERAL, vec![], vec![]));
+        forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn what_changed_since_is_left_alone_among_several_orders_and_nothing_but_flows_is_ended() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let opened = [0, 1, 2, 3].map(|n| open_from(&mut programs, family, 40_000 + n));
+        let orders = opened.map(|open| {
+            let generation = open.flow(&programs).connection.generation;
+            Expiry { generation, ..order(open.client.dial.tuple(), Reason::ExpireRemoved) }
+        });
+        let [first, second, third, fourth] = orders;
+        let other = Expiry { generation: second.generation + 1, ..second };
+        let gone = order(dial(family).port(39_999).tuple(), Reason::ExpireRemoved);
+        // After one that ends no flow, none is looked at: only flows are ended so.
+        let probe = Expiry { reason: Reason::ExpireProbe as u32, seq: PROBE_HELD, ..fourth };
+        let outcome = programs.expire_several(&[first, other, gone, third, probe, fourth]);
+        assert_eq!(outcome.verdict, EXPIRE_SEVERAL + 2);
+        assert_eq!(outcome.counted, [(Reason::ExpireRemoved, 2)]);
+        let to: Vec<Device> = outcome.emitted.iter().map(|(device, _)| *device).collect();
+        assert_eq!(to, [Device::Client, Device::Client, Device::Backend, Device::Backend]);
+        let states = opened.map(|open| open.flow(&programs).connection.state);
+        assert_eq!(states, [FLOW_RESET, FLOW_ESTABLISHED, FLOW_RESET, FLOW_ESTABLISHED]);
+        forget_all(&mut programs);
+    }
 }
 
 /// Its port may be another connection's by now.
@@ -70,7 +149,7 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
     for family in FAMILIES {
         for (port, reason) in [(40_000, Reason::ExpireIdle), (40_001, Reason::ExpireRemoved)] {
             let dial = dial(family).port(port);
-            let flow = crate::open::open_with(&mut programs, dial, crate::scene::Offer::linux(1460, 9));
+            let flow = open_with(&mut programs, dial, Offer::linux(1460, 9));
             flow.pass_to_backend(&mut programs, &flow.client_segment(HELLO, 0).payload([1; 100]));
             flow.pass_to_client(&mut programs, &flow.backend_segment(0, HELLO + 60).payload([2; 50]));
             flow.pass_to_backend(&mut programs, &flow.client_segment(HELLO + 100, 50));

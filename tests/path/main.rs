@@ -42,6 +42,7 @@ mod full;
 mod full_order;
 mod drift;
 mod source_ranges;
+mod removed;
 mod affinity;
 mod reconnect;
 mod veth_backend;

@@ -29,6 +29,8 @@ mod burst;
 pub mod program;
 /// Maps, programs and links that are pinned, as another program finds them.
 pub mod pinned;
+/// More flows than a test can open.
+pub mod copies;
 /// The end of threads.
 pub mod stop;
 /// Two packets at the same moment, on two CPUs.

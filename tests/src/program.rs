@@ -14,7 +14,7 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, PerCpuArray, RingBuf};
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttach, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
-use common::maps::event::Expiry;
+use common::maps::event::{Expiry, ORDERS_MAX};
 use common::maps::name;
 use common::reason::Reason;
 use zerocopy::{FromBytes, IntoBytes};
@@ -169,6 +169,15 @@ impl Programs {
     /// zeros.
     pub fn expire(&mut self, order: &Expiry) -> Outcome {
         self.run("expire", Device::Client, &order_frame(order), GsoContext::default(), 0)
+    }
+
+    /// Runs `expire` once for several orders of one family, as the daemon does.
+    pub fn expire_several(&mut self, orders: &[Expiry]) -> Outcome {
+        let mut frame = order_frame(&orders[0]);
+        frame.truncate(14);
+        frame.extend(orders.as_bytes());
+        frame.resize(14 + size_of::<[Expiry; ORDERS_MAX]>(), 0);
+        self.run("expire", Device::Client, &frame, GsoContext::default(), 0)
     }
 
     /// Returns the context of a packet that arrived on a device.

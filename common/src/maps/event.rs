@@ -29,6 +29,11 @@ pub const EXPIRE_BUSY: u32 = 2;
 /// and repeats the request.
 pub const EXPIRE_UNRESOLVED: u32 = 3;
 
+/// Orders in one run of the program `expire`, if there are several: packets of the CPU wait meanwhile.
+pub const ORDERS_MAX: usize = 32;
+/// Result of a run with several orders: this, and the number of those that were done.
+pub const EXPIRE_SEVERAL: u32 = 16;
+
 /// [`Expiry::seq`] with `Reason::ExpireProbe`: both ends are asked, not only the one that may have accepted a RST, if there was no
 /// packet since the daemon looked.
 pub const PROBE_BOTH: u32 = 1;
@@ -43,7 +48,8 @@ pub const CLOSED_RING_DUE: u32 = 1;
 
 map_struct! {
     /// Record of the ring buffer `EVICTIONS` (an evicted hello, whose client the daemon resets). Also what
-    /// the daemon passes to the program `expire`, after 14 bytes of Ethernet header.
+    /// the daemon passes to the program `expire`, after 14 bytes of Ethernet header. A packet with room for [`ORDERS_MAX`] of
+    /// them has several, zeros after the last one: flows of one address family that are to be ended.
     pub struct Expiry = 56 {
         pub client: ClientTuple,
         /// Sequence number that the client expects next; used if no map entry has it. With `Reason::ExpireHeld` and

@@ -1,14 +1,10 @@
 //! Ends connections where no packet triggers it: time limits, removed backends, evicted hellos. This file
-//! selects the connections; the pinned program `expire` ends them, one per run.
+//! selects the connections; the pinned program `expire` ends them.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use common::decide::admit;
-use common::maps::event::{
-    CLOSED_RING_DUE, EXPIRE_BUSY, EXPIRE_DONE, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH, PROBE_HELD,
-};
+use common::maps::event::{CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH, PROBE_HELD};
 use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, Flow, PENDING_UNDELIVERED};
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
@@ -18,52 +14,24 @@ use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::{Held, Over};
 use super::maps::Maps;
 use super::orphans::Orphans;
-use super::pin::{Pins, program};
+use super::pin::Pins;
 use super::read::{now_ns, now_secs};
-use super::request::{ends, expiry, of_flow, of_held, of_record, packet};
+use super::request::{ends, expiry, of_flow, of_held, of_record};
+pub use super::runner::ExpireError;
+use super::runner::Runner;
 use super::sources;
 use super::swept::Found;
-use super::syscall;
-use super::table::TableError;
 use super::trials::Trials;
 use crate::plan::Selector;
 
 /// Hops that the kernel is to ask for at once. The rest is for the next sweep.
 const ASKED_MAX: usize = 256;
 
-/// Offset of the device index in `__sk_buff`. It determines how much of that structure is passed.
-const CONTEXT_IFINDEX: usize = 40;
-
-/// Tries while the CPU is busy with a packet, and the pause after each.
-const BUSY_TRIES: u32 = 1_000;
-const BUSY_PAUSE: Duration = Duration::from_micros(100);
-
-/// Why no connection could be ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ExpireError {
-    /// The program is not pinned.
-    #[error("program expire cannot be opened: {0}")]
-    Open(std::io::Error),
-    /// The kernel refused to run the program.
-    #[error("program expire cannot be run: {0}")]
-    Run(std::io::Error),
-    /// Working memory stayed marked as busy.
-    #[error(
-        "program expire cannot be run: packets are being handled on this CPU all the time; see `vestibule doctor`"
-    )]
-    Busy,
-    /// A map cannot be read.
-    #[error(transparent)]
-    Table(#[from] TableError),
-}
-
 /// Ends connections.
 #[derive(Debug)]
 pub struct Expirer {
     maps: Maps,
-    program: OwnedFd,
-    /// One of our devices. The kernel requires one for a run; the program itself chooses where to send.
-    ifindex: u32,
+    runner: Runner,
     trials: Trials,
     held: Held,
     orphans: Orphans,
@@ -90,12 +58,10 @@ pub struct Ended {
 impl Expirer {
     /// Opens the program and a separate set of maps, for use in a separate thread.
     pub fn open(pins: &Pins, ifindex: u32) -> Result<Self, ExpireError> {
-        let program =
-            syscall::open_pinned(&pins.programs().join(program::EXPIRE)).map_err(ExpireError::Open)?;
+        let runner = Runner::open(pins, ifindex)?;
         let mut this = Self {
             maps: Maps::open(pins)?,
-            program,
-            ifindex,
+            runner,
             trials: Trials::default(),
             held: Held::default(),
             orphans: Orphans::default(),
@@ -120,35 +86,12 @@ impl Expirer {
 
     /// Sets the device for runs, one of ours.
     pub fn set_device(&mut self, ifindex: u32) {
-        self.ifindex = ifindex;
+        self.runner.set_device(ifindex);
     }
 
     /// Runs the program for one connection. Returns false if there was no such connection.
     pub fn run(&self, expiry: &Expiry) -> Result<bool, ExpireError> {
-        Ok(self.request(expiry)? == EXPIRE_DONE)
-    }
-
-    /// Runs the program for one connection, and returns its result.
-    fn request(&self, expiry: &Expiry) -> Result<u32, ExpireError> {
-        let data = packet(expiry);
-        let mut context = [0u8; CONTEXT_IFINDEX + 4];
-        context[CONTEXT_IFINDEX..].copy_from_slice(&self.ifindex.to_ne_bytes());
-        // Under PREEMPT_RT the CPU's working memory may be in use by a packet, which takes microseconds.
-        for _ in 0..BUSY_TRIES {
-            match syscall::test_run(&self.program, &data, &context).map_err(ExpireError::Run)? {
-                EXPIRE_BUSY => std::thread::sleep(BUSY_PAUSE),
-                code => return Ok(code),
-            }
-        }
-        Err(ExpireError::Busy)
-    }
-
-    fn run_all(&self, expiries: &[Expiry]) -> Result<u32, ExpireError> {
-        let mut done = 0;
-        for expiry in expiries {
-            done += u32::from(self.run(expiry)?);
-        }
-        Ok(done)
+        self.runner.run(expiry)
     }
 
     /// Ends every connection that the selector matches; of those that are no longer admitted only the old ones. `is_old` says whether
@@ -193,9 +136,9 @@ impl Expirer {
             }
         })?;
         let ended = Ended {
-            hellos: self.run_all(&hellos)?,
-            half_opens: self.run_all(&half_opens)?,
-            flows: self.run_all(&flows)?,
+            hellos: self.runner.run_all(&hellos)?,
+            half_opens: self.runner.run_all(&half_opens)?,
+            flows: self.runner.end_flows(flows)?,
             closed: 0,
         };
         self.note_ended(ended.flows, &self.maps.settings.look_up(&0)?.unwrap_or_default());
@@ -227,14 +170,14 @@ impl Expirer {
         })?;
         self.found.hellos = waiting;
         for syn in &syns {
-            if self.request(syn)? == EXPIRE_UNRESOLVED {
+            if self.runner.request(syn)? == EXPIRE_UNRESOLVED {
                 let hello = self.maps.hellos.look_up(&syn.client)?;
                 self.unresolved.extend(hello.map(|hello| IpAddr::from(hello.nat.backend)));
             }
         }
         let ended = Ended {
-            hellos: self.run_all(&hellos)?,
-            half_opens: self.run_all(&half_opens)?,
+            hellos: self.runner.run_all(&hellos)?,
+            half_opens: self.runner.run_all(&half_opens)?,
             closed: self.sweep_closed(settings)?,
             flows: self.sweep_trials()?,
         };
@@ -259,7 +202,7 @@ impl Expirer {
         }
         let mut ended = 0;
         for (client, flow, reason, seq) in self.trials.next(&flows) {
-            match self.request(&Expiry { seq, ..of_flow(&client, &flow, reason) })? {
+            match self.runner.request(&Expiry { seq, ..of_flow(&client, &flow, reason) })? {
                 EXPIRE_DONE => ended += u32::from(reason == Reason::ExpireTrial),
                 EXPIRE_UNRESOLVED => {
                     self.trials.not_asked(&client);
@@ -312,7 +255,7 @@ impl Expirer {
         })?;
         held.end();
         self.found.flows = found;
-        let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
+        let (flows, closed) = (self.runner.end_flows(idle)?, self.runner.run_all(&closed)?);
         for (client, flow) in &stuck {
             self.ask_both(client, flow, false)?;
         }
@@ -362,7 +305,7 @@ impl Expirer {
     /// Asks both ends of a flow for the first time. `crowded`: it is to make room, if it had no packet since it was seen.
     fn ask_both(&mut self, client: &ClientTuple, flow: &Flow, crowded: bool) -> Result<(), ExpireError> {
         let seq = if crowded { PROBE_BOTH } else { PROBE_HELD };
-        match self.request(&Expiry { seq, ..of_flow(client, flow, Reason::ExpireProbe) })? {
+        match self.runner.request(&Expiry { seq, ..of_flow(client, flow, Reason::ExpireProbe) })? {
             EXPIRE_DONE => self.trials.asked(client, flow.connection.generation, crowded),
             EXPIRE_UNRESOLVED => self.unresolved.extend(ends(client, flow)),
             _ => {}

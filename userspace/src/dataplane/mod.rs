@@ -28,6 +28,8 @@ pub mod expire;
 pub mod swept;
 /// What the program `expire` is given.
 mod request;
+/// Runs the program `expire`.
+mod runner;
 /// Time limits.
 pub mod due;
 /// Flows held open without progress.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use common::maps::event::Expiry;
+use common::maps::event::{Expiry, ORDERS_MAX};
 use common::maps::flow::{ClientTuple, Connection, Flow};
 use common::reason::Reason;
 use zerocopy::IntoBytes;
@@ -36,13 +36,33 @@ pub(super) fn of_held(client: &ClientTuple, flow: &Flow, reason: Reason) -> Expi
     Expiry { seq: held::progress(flow), ..of_flow(client, flow, reason) }
 }
 
+/// Bytes of a packet with several orders.
+pub(super) const SEVERAL: usize = ETHERNET + size_of::<[Expiry; ORDERS_MAX]>();
+
 /// Returns an Ethernet header with the ethertype of the client's family, followed by the `Expiry`.
 pub(super) fn packet(expiry: &Expiry) -> [u8; DATA] {
-    let mut data = [0u8; DATA];
-    let ethertype: u16 = if expiry.client.client.is_v4() { 0x0800 } else { 0x86dd };
+    packet_of(std::slice::from_ref(expiry))
+}
+
+/// Returns the same for several orders, at most [`ORDERS_MAX`] of one family.
+pub(super) fn packet_of_several(orders: &[Expiry]) -> [u8; SEVERAL] {
+    packet_of(orders)
+}
+
+fn packet_of<const BYTES: usize>(orders: &[Expiry]) -> [u8; BYTES] {
+    let mut data = [0u8; BYTES];
+    let is_v4 = orders.first().is_none_or(|order| order.client.client.is_v4());
+    let ethertype: u16 = if is_v4 { 0x0800 } else { 0x86dd };
     data[ETHERNET - 2..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
-    data[ETHERNET..][..size_of::<Expiry>()].copy_from_slice(expiry.as_bytes());
+    data[ETHERNET..][..size_of_val(orders)].copy_from_slice(orders.as_bytes());
     data
+}
+
+/// Sorts orders to end flows into those of one run each.
+pub(super) fn runs(orders: &mut [Expiry]) -> Vec<&[Expiry]> {
+    orders.sort_by_key(|order| order.client.client.is_v4());
+    let families = orders.chunk_by(|one, next| one.client.client.is_v4() == next.client.client.is_v4());
+    families.flat_map(|family| family.chunks(ORDERS_MAX)).collect()
 }
 
 /// Returns the addresses of both ends of a flow.
@@ -65,5 +85,33 @@ mod tests {
         assert_eq!(&data[14..][..size_of::<Expiry>()], order.as_bytes());
         let client = tuple(Address::v6([0x20; 16]));
         assert_eq!(packet(&Expiry { client, ..order })[12..14], [0x86, 0xdd]);
+    }
+    /// As a removal with 100,000 connections gives them.
+    #[test]
+    fn orders_are_given_in_runs_of_one_family_each_once() {
+        let of = |number: u32| {
+            let client = if number.is_multiple_of(3) {
+                Address::v6([0x20; 16])
+            } else {
+                Address::v4(number.to_be_bytes())
+            };
+            let tuple = ClientTuple::tcp(client, Address::default(), Port::new(0), Port::new(443));
+            Expiry { generation: number, ..expiry(&tuple, Reason::ExpireRemoved) }
+        };
+        let mut orders: Vec<Expiry> = (0..100_000).map(of).collect();
+        let runs = runs(&mut orders);
+        assert_eq!(runs.len(), 33_334_usize.div_ceil(ORDERS_MAX) + 66_666_usize.div_ceil(ORDERS_MAX));
+        let mut given: Vec<u32> = Vec::new();
+        for run in runs {
+            let is_v4 = run[0].client.client.is_v4();
+            assert!(run.iter().all(|order| order.client.client.is_v4() == is_v4));
+            let data = packet_of_several(run);
+            assert_eq!(data[12..14], if is_v4 { [0x08, 0x00] } else { [0x86, 0xdd] });
+            assert_eq!(&data[14..][..size_of_val(run)], run.as_bytes());
+            assert!(data[14 + size_of_val(run)..].iter().all(|byte| *byte == 0), "nothing after the last");
+            given.extend(run.iter().map(|order| order.generation));
+        }
+        given.sort_unstable();
+        assert!(given.into_iter().eq(0..100_000));
     }
 }

@@ -1,9 +1,9 @@
-//! Ends connections for the daemon, when no packet arrives: each run handles one connection. The daemon runs
-//! the program `expire` with an [`Expiry`] in the packet.
+//! Ends connections for the daemon, when no packet arrives: each run handles one connection, or several flows that are to
+//! be ended. The daemon runs the program `expire` with each [`Expiry`] in the packet.
 
 use common::maps::event::{
-    CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_NOTHING, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH, PROBE_FAR,
-    PROBE_HELD,
+    CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_NOTHING, EXPIRE_SEVERAL, EXPIRE_UNRESOLVED, Expiry, ORDERS_MAX,
+    PROBE_BOTH, PROBE_FAR, PROBE_HELD,
 };
 use common::maps::flow::{
     FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET, FLOW_UNDELIVERED,
@@ -11,7 +11,6 @@ use common::maps::flow::{
 };
 use common::maps::source::ShareKey;
 use common::reason::Reason;
-use zerocopy::FromBytes;
 
 use super::dial;
 use crate::connection::exchange::{self, Marks};
@@ -24,7 +23,7 @@ use crate::packet::ETH_BYTES;
 use crate::scratch::{Cursors, Draft, Received, Scratch};
 use crate::segment::emit;
 use crate::stage::{connect, forward};
-use crate::verified::verified;
+use crate::verified::{looped, verified};
 
 /// A RST of either end is on trial.
 const ON_TRIAL: u8 = FLOW_CLIENT_ON_TRIAL | FLOW_BACKEND_ON_TRIAL;
@@ -38,16 +37,29 @@ struct Request {
     seen_secs: u32,
 }
 
-/// Handles one request. Returns what became of it: [`EXPIRE_DONE`] and the like.
+impl Request {
+    /// Whether a flow is to be ended.
+    #[inline(always)]
+    fn ends_flow(self) -> bool {
+        let is = |reason: Reason| self.reason == reason as u32;
+        let is_over = is(Reason::ExpireIdle) || is(Reason::ExpireRemoved) || is(Reason::ExpireRefused);
+        is_over || is(Reason::ExpireTrial) || is(Reason::ExpireHeld) || is(Reason::ExpireCrowded)
+    }
+}
+
+/// Handles what is requested. Returns what became of it: [`EXPIRE_DONE`] and the like.
 #[inline(always)]
 pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     s.received.partial_known = false;
     s.received.now_ns = kernel::monotonic_ns();
+    if skb.load(ETH_BYTES, s.orders.list.as_mut_ptr().cast(), size_of::<[Expiry; ORDERS_MAX]>() as u32) {
+        s.orders.done = 0;
+        each_order(skb, s);
+        return (EXPIRE_SEVERAL + s.orders.done) as i32;
+    }
     let Some(request) = read(skb, s) else { return EXPIRE_NOTHING as i32 };
     let is = |reason: Reason| request.reason == reason as u32;
-    let ends_flow = is(Reason::ExpireIdle) || is(Reason::ExpireRemoved) || is(Reason::ExpireRefused);
-    let done = if ends_flow || is(Reason::ExpireTrial) || is(Reason::ExpireHeld) || is(Reason::ExpireCrowded)
-    {
+    let done = if request.ends_flow() {
         flow(skb, s, request)
     } else if is(Reason::ExpireProbe) {
         let result = probe(skb, s, request);
@@ -83,20 +95,39 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
 /// Reads the request, and puts the connection's key in `received.client`.
 #[inline(always)]
 fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
-    let to = s.cursors.window.bytes.as_mut_ptr();
-    if !skb.load(ETH_BYTES, to, size_of::<Expiry>() as u32) {
+    if !skb.load(ETH_BYTES, s.orders.list.as_mut_ptr().cast(), size_of::<Expiry>() as u32) {
         return None;
     }
-    let (expiry, _) = Expiry::read_from_prefix(&s.cursors.window.bytes).ok()?;
-    let received = &mut s.received;
+    Some(take(s.orders.list.first()?, &mut s.received))
+}
+
+/// Puts the connection's key in `received.client`, and returns the rest of the order.
+#[inline(always)]
+fn take(expiry: &Expiry, received: &mut Received) -> Request {
     received.client = expiry.client;
     received.segment.v4 = expiry.client.client.is_v4();
     received.segment.jumbo_bytes = 0;
     received.segment.tuple = expiry.client;
     // The daemon made this packet: no device has to complete its checksum.
     received.partial = false;
-    let Expiry { seq, reason, generation, seen_secs, .. } = expiry;
-    Some(Request { seq, reason, generation, seen_secs })
+    let Expiry { seq, reason, generation, seen_secs, .. } = *expiry;
+    Request { seq, reason, generation, seen_secs }
+}
+
+looped! {
+    /// Ends the flow of the next order; ends after the last one.
+    fn each_order[Skb, skb](s: Scratch) times ORDERS_MAX as u32, |round| {
+        let Some(order) = s.orders.list.get((round % ORDERS_MAX as u32) as usize) else { return true };
+        let request = take(order, &mut s.received);
+        if !request.ends_flow() {
+            return true;
+        }
+        if flow(skb, s, request) {
+            maps::count(request.reason & 0xff);
+            s.orders.done += 1;
+        }
+        false
+    }
 }
 
 verified! {
@@ -127,17 +158,17 @@ verified! {
 
 /// Finds the requested flow, and puts its generation in `received`. `None`: it is not what the daemon saw any more.
 #[inline(always)]
-fn find(s: &mut Scratch, request: Request) -> Option<&'static mut Flow> {
-    let flow = maps::flow(&s.received.client)?;
+fn find(received: &mut Received, request: Request) -> Option<&'static mut Flow> {
+    let flow = maps::flow(&received.client)?;
     let generation = flow.connection.generation;
-    s.received.generation = generation;
+    received.generation = generation;
     (request.generation == 0 || request.generation == generation).then_some(flow)
 }
 
 /// Resets both sides of the requested flow, if there is still the reason to.
 #[inline(always)]
 fn flow(skb: Skb, s: &mut Scratch, request: Request) -> bool {
-    let Some(flow) = find(s, request) else { return false };
+    let Some(flow) = find(&mut s.received, request) else { return false };
     let heard = request.reason == Reason::ExpireIdle as u32 && flow.seen_secs != request.seen_secs;
     let acquitted = request.reason == Reason::ExpireTrial as u32 && flow.connection.flags & ON_TRIAL == 0;
     let progress = flow.client.acked.number.wrapping_add(flow.backend.acked.number);
@@ -153,7 +184,7 @@ fn flow(skb: Skb, s: &mut Scratch, request: Request) -> bool {
 /// next segment of each ends its trial.
 #[inline(always)]
 fn probe(skb: Skb, s: &mut Scratch, request: Request) -> u32 {
-    let Some(flow) = find(s, request) else { return EXPIRE_NOTHING };
+    let Some(flow) = find(&mut s.received, request) else { return EXPIRE_NOTHING };
     let (mut flags, generation) = (flow.connection.flags & ON_TRIAL, s.received.generation);
     let idle = request.seq == PROBE_BOTH && flow.seen_secs == request.seen_secs;
     if idle || request.seq == PROBE_HELD {
@@ -185,7 +216,7 @@ fn probe(skb: Skb, s: &mut Scratch, request: Request) -> u32 {
 /// Removes a flow that is over.
 #[inline(always)]
 fn one_closed(s: &mut Scratch, request: Request) -> bool {
-    let Some(flow) = find(s, request) else { return false };
+    let Some(flow) = find(&mut s.received, request) else { return false };
     if flow.connection.state == FLOW_ESTABLISHED {
         return false;
     }

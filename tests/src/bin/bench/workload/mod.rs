@@ -10,6 +10,8 @@ mod memory;
 mod routes;
 /// The daemon is killed.
 mod killed;
+/// What many connections depend on is removed.
+mod removed;
 
 use anyhow::{Result, ensure};
 
@@ -22,7 +24,7 @@ type Workload = (&'static str, fn(&Effort) -> Result<Vec<Row>>);
 /// The number of [`WORKLOADS`], from the first, that all systems carry, including an old build.
 const CARRIED: usize = 6;
 
-const WORKLOADS: [Workload; 13] = [
+const WORKLOADS: [Workload; 14] = [
     ("connect", carried::connect),
     ("connect-long", carried::connect_long),
     ("ask", carried::ask),
@@ -36,6 +38,7 @@ const WORKLOADS: [Workload; 13] = [
     ("load-yaml", routes::load_yaml),
     ("change", routes::change),
     ("kill", killed::measure),
+    ("remove", removed::measure),
 ];
 
 /// Runs all workloads, or those whose names begin with one of `only`.
