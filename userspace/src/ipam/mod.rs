@@ -237,9 +237,8 @@ impl<'a> Ledger<'a> {
         for at in 0..claimant.slots.len() {
             let Some(is_v4) = claimant.slots[at].open() else { continue };
             let indices = claimant.indices(&self.pools);
-            let is_of_its_pools = |address| indices.iter().any(|index| self.pools.holds(*index, address));
             if let Some(address) =
-                self.shares.find(&claimant.name.namespace, &claimant.share, is_v4, is_of_its_pools)
+                self.shares.find(&claimant.name.namespace, &claimant.share, is_v4, &indices)
             {
                 self.give(claimant, at, address);
             }
@@ -363,7 +362,8 @@ impl<'a> Ledger<'a> {
         // Those that the chart shares go only to who asks for them by value.
         if !self.cluster.policy.shared.contains(&address) {
             let crosses = self.pools.share_across_namespaces(address);
-            self.shares.note(&claimant.name.namespace, &claimant.share, address, crosses);
+            let pools = self.pools.holding(address);
+            self.shares.note(&claimant.name.namespace, &claimant.share, (address, pools), crosses);
         }
     }
 }

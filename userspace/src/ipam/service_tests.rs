@@ -163,6 +163,67 @@ fn nobody_without_the_key_comes_into_an_address_that_namespaces_share() {
     assert_eq!(got_service(&cluster, "a/one"), "192.0.2.1");
 }
 
+/// Found by random histories, and said in deploy/README.md.
+#[test]
+fn who_joined_an_address_and_drops_its_key_keeps_it_and_keeps_the_first_namespace_out() {
+    let mut cluster = cluster(&[]);
+    pool(&mut cluster, "p", &["192.0.2.1-192.0.2.9"], |pool| pool.shares_across_namespaces = true);
+    for (object, age, port) in [("a/first", 1, 1), ("b/joined", 2, 2)] {
+        sharing(&mut cluster, object, age, "k", &[port]);
+        cluster.possession.add_address(&object_ref(Kind::Service, object), ip("192.0.2.1"));
+    }
+    // As long as both have the key, others come.
+    sharing(&mut cluster, "a/new", 3, "k", &[3]);
+    assert_eq!(got_service(&cluster, "a/new"), "192.0.2.1");
+    keyless(&mut cluster, "b/joined");
+    assert_eq!(["a/first", "b/joined"].map(|object| got_service(&cluster, object)), ["192.0.2.1"; 2]);
+    assert_eq!(got_service(&cluster, "a/new"), "192.0.2.2");
+    service(&mut cluster, "a/new", 3, &["192.0.2.1"]);
+    share(&mut cluster, "a/new", "k", &[3]);
+    assert_eq!(got_service(&cluster, "a/new"), "AddressNotUsable");
+}
+
+/// MetalLB let them share it; no pool says so.
+#[test]
+fn of_two_namespaces_the_first_to_settle_decides_who_comes_to_their_address() {
+    for (first, second) in [("a", "b"), ("b", "a")] {
+        let mut cluster = cluster(&[]);
+        pool(&mut cluster, "p", &["192.0.2.1-192.0.2.9"], |_| ());
+        for (age, (namespace, port)) in (1..).zip([(first, 1), (second, 2)]) {
+            let object = format!("{namespace}/made-by-metallb");
+            sharing(&mut cluster, &object, age, "k", &[port]);
+            cluster.possession.add_address(&object_ref(Kind::Service, &object), ip("192.0.2.1"));
+        }
+        for (namespace, wanted) in [(first, "192.0.2.1"), (second, "AddressNotUsable")] {
+            let object = format!("{namespace}/new");
+            service(&mut cluster, &object, 3, &["192.0.2.1"]);
+            share(&mut cluster, &object, "k", &[3]);
+            assert_eq!(got_service(&cluster, &object), wanted, "{first} is first");
+            cluster.services.remove(&name(&object));
+        }
+    }
+}
+
+#[test]
+fn one_of_its_own_namespace_without_the_key_ends_sharing_where_a_pool_lets_namespaces_share() {
+    for (across, wanted) in [(true, "192.0.2.2"), (false, "192.0.2.1")] {
+        let mut cluster = cluster(&[]);
+        pool(&mut cluster, "p", &["192.0.2.1-192.0.2.9"], |pool| pool.shares_across_namespaces = across);
+        sharing(&mut cluster, "a/first", 1, "k", &[1]);
+        cluster.possession.add_address(&object_ref(Kind::Service, "a/first"), ip("192.0.2.1"));
+        service(&mut cluster, "a/keyless", 2, &["192.0.2.1"]);
+        sharing(&mut cluster, "a/new", 3, "k", &[3]);
+        let got = ["a/first", "a/keyless", "a/new"].map(|object| got_service(&cluster, object));
+        assert_eq!(got, ["192.0.2.1", "192.0.2.1", wanted], "{across}");
+    }
+}
+
+/// The Service gives up its key.
+fn keyless(cluster: &mut Cluster, object: &str) {
+    let service = Arc::make_mut(cluster.services.get_mut(&name(object)).unwrap());
+    Arc::make_mut(service.load_balancer.as_mut().unwrap()).sharing_key = None;
+}
+
 /// Anybody who may edit a status took the address from those who share it, or kept the owner's own namespace out of it.
 #[test]
 fn a_status_that_says_so_takes_no_address_that_claims_give_to_others() {

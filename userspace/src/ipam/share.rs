@@ -1,6 +1,7 @@
 //! Services that share an address by a key of MetalLB, each with ports of its own: of one namespace, or of several where the address
 //! is of a pool that says so.
 
+use super::pool::PoolIndex;
 use foldhash::HashMap;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,16 +11,42 @@ use std::net::IpAddr;
 pub(super) struct Share<'a> {
     /// Shared with those that say the same; `None`: with nobody who does not ask for the address by value.
     pub(super) key: Option<&'a str>,
-    /// Protocol and number of each port.
-    pub(super) ports: BTreeSet<(&'a str, u16)>,
+    pub(super) ports: BTreeSet<Port<'a>>,
 }
+
+/// Protocol and number of a port.
+type Port<'a> = (&'a str, u16);
 
 /// Who answers at each address that is assigned.
 #[derive(Default)]
 pub(super) struct Shares<'a> {
     at: HashMap<IpAddr, Tenancy<'a>>,
-    /// Addresses by namespace and key; by key alone, where several namespaces may share them.
-    keyed: HashMap<(Option<&'a str>, &'a str), BTreeSet<IpAddr>>,
+    keyed: HashMap<Realm<'a>, Keyed<'a>>,
+    /// Addresses that were looked at.
+    #[cfg(test)]
+    looks: usize,
+}
+
+/// Whose addresses those of one key may share.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Realm<'a> {
+    /// `None`: several namespaces may.
+    namespace: Option<&'a str>,
+    key: &'a str,
+    pool: PoolIndex,
+    is_v4: bool,
+}
+
+/// The addresses of a realm.
+#[derive(Default)]
+struct Keyed<'a> {
+    all: BTreeSet<IpAddr>,
+    /// The same as they were assigned.
+    in_turn: Vec<IpAddr>,
+    /// At how many of them a port is taken.
+    taken: HashMap<Port<'a>, usize>,
+    /// By port, the number of those of `in_turn` that were looked at, and those of them where it may be free: a port that is taken stays so.
+    open: HashMap<Port<'a>, (usize, BTreeSet<IpAddr>)>,
 }
 
 /// All objects with an address. The first of them says with whom it is shared.
@@ -31,7 +58,18 @@ struct Tenancy<'a> {
     /// Whether others do.
     is_crossed: bool,
     key: Option<&'a str>,
-    ports: BTreeSet<(&'a str, u16)>,
+    ports: BTreeSet<Port<'a>>,
+    /// Where it is found by the key of the first.
+    realms: Vec<Realm<'a>>,
+}
+
+impl Tenancy<'_> {
+    fn admits(&self, namespace: &str, share: &Share<'_>) -> bool {
+        self.key.is_some()
+            && self.key == share.key
+            && (self.crosses || *self.namespace == *namespace)
+            && self.ports.is_disjoint(&share.ports)
+    }
 }
 
 impl Share<'_> {
@@ -42,21 +80,38 @@ impl Share<'_> {
 }
 
 impl<'a> Shares<'a> {
-    /// An object has an address. `crosses`: whether objects of other namespaces may share it.
-    pub(super) fn note(&mut self, namespace: &'a str, share: &Share<'a>, address: IpAddr, crosses: bool) {
+    /// An object has an address, which is of these pools. `crosses`: whether objects of other namespaces may share it.
+    pub(super) fn note(
+        &mut self,
+        namespace: &'a str,
+        share: &Share<'a>,
+        (address, pools): (IpAddr, impl Iterator<Item = PoolIndex>),
+        crosses: bool,
+    ) {
         let key = share.key;
         let tenancy = self.at.entry(address).or_insert_with(|| {
-            if let Some(key) = key {
-                self.keyed.entry(((!crosses).then_some(namespace), key)).or_default().insert(address);
+            let (namespace_only, is_v4) = ((!crosses).then_some(namespace), address.is_ipv4());
+            let realm = |(pool, key)| Realm { namespace: namespace_only, key, pool, is_v4 };
+            let realms: Vec<Realm<'a>> = pools.filter_map(|pool| Some(realm((pool, key?)))).collect();
+            for realm in &realms {
+                let keyed = self.keyed.entry(*realm).or_default();
+                keyed.all.insert(address);
+                keyed.in_turn.push(address);
             }
-            Tenancy { namespace, crosses, is_crossed: false, key, ports: BTreeSet::new() }
+            Tenancy { namespace, crosses, is_crossed: false, key, ports: BTreeSet::new(), realms }
         });
         if tenancy.crosses && tenancy.key != share.key {
             // One that has it by value, in the namespace of another, has not agreed to share it with further namespaces.
             tenancy.key = None;
         }
         tenancy.is_crossed |= tenancy.namespace != namespace;
-        tenancy.ports.extend(&share.ports);
+        for port in &share.ports {
+            if tenancy.ports.insert(*port) {
+                for realm in &tenancy.realms {
+                    *self.keyed.entry(*realm).or_default().taken.entry(*port).or_default() += 1;
+                }
+            }
+        }
     }
 
     /// Whether objects of several namespaces have an address.
@@ -71,27 +126,160 @@ impl<'a> Shares<'a> {
 
     /// Whether an object may have an address that others have: they say the same key, and have other ports.
     pub(super) fn admit(&self, namespace: &str, share: &Share<'_>, address: IpAddr) -> bool {
-        self.at.get(&address).is_some_and(|tenancy| {
-            tenancy.key.is_some()
-                && tenancy.key == share.key
-                && (tenancy.crosses || *tenancy.namespace == *namespace)
-                && tenancy.ports.is_disjoint(&share.ports)
-        })
+        self.at.get(&address).is_some_and(|tenancy| tenancy.admits(namespace, share))
     }
 
-    /// Returns the first address of a family that others have and that it may have, too.
+    /// Returns the first address of a family, in one of these pools, that others have and that it may have, too.
     pub(super) fn find(
-        &self,
-        namespace: &str,
-        share: &Share<'_>,
+        &mut self,
+        namespace: &'a str,
+        share: &Share<'a>,
         is_v4: bool,
-        is_of_its_pools: impl Fn(IpAddr) -> bool,
+        pools: &[PoolIndex],
     ) -> Option<IpAddr> {
         let key = share.key?;
-        let keyed = [Some(namespace), None].into_iter().filter_map(|of| self.keyed.get(&(of, key)));
-        let fits = |address: &IpAddr| {
-            address.is_ipv4() == is_v4 && self.admit(namespace, share, *address) && is_of_its_pools(*address)
+        let mut found = None;
+        for pool in pools {
+            for namespace_only in [Some(namespace), None] {
+                let realm = Realm { namespace: namespace_only, key, pool: *pool, is_v4 };
+                let first = self.find_in(&realm, namespace, share);
+                found = found.into_iter().chain(first).min();
+            }
+        }
+        found
+    }
+
+    /// Of many addresses, those where the most frequent of its ports is taken are passed over once for all objects: with one key and
+    /// one port, each object would look at the addresses of all others.
+    fn find_in(&mut self, realm: &Realm<'a>, namespace: &str, share: &Share<'a>) -> Option<IpAddr> {
+        let (at, keyed) = (&self.at, self.keyed.get_mut(realm)?);
+        let mut looks = 0;
+        let mut is_free = |address: &IpAddr, port: &Port<'_>| {
+            looks += 1;
+            at.get(address).is_some_and(|tenancy| tenancy.key == share.key && !tenancy.ports.contains(port))
         };
-        keyed.flatten().copied().filter(fits).min()
+        let fits = |address: &IpAddr| at.get(address).is_some_and(|tenancy| tenancy.admits(namespace, share));
+        let times = |port: &Port<'_>| keyed.taken.get(port).copied().unwrap_or_default();
+        let most = share.ports.iter().max_by_key(|port| times(port));
+        let found = match most.filter(|port| times(port).pow(2) > keyed.all.len()) {
+            None => keyed.all.iter().copied().inspect(|_| looks += 1).find(fits),
+            Some(port) => {
+                let (seen, open) = keyed.open.entry(*port).or_default();
+                let new = keyed.in_turn.get(*seen..).unwrap_or_default();
+                open.extend(new.iter().filter(|address| is_free(address, port)));
+                *seen = keyed.in_turn.len();
+                let mut taken = Vec::new();
+                let found = open.iter().copied().find(|address| {
+                    let is_free = is_free(address, port);
+                    if !is_free {
+                        taken.push(*address);
+                    }
+                    is_free && fits(address)
+                });
+                for address in taken {
+                    open.remove(&address);
+                }
+                found
+            }
+        };
+        #[cfg(test)]
+        {
+            self.looks += looks;
+        }
+        #[cfg(not(test))]
+        let _: usize = looks;
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    /// The Services of a test: more than any cluster has of one key.
+    const MANY: u32 = 10_000;
+
+    fn address(number: u32) -> IpAddr {
+        Ipv4Addr::from(0x0a00_0000 + number).into()
+    }
+
+    fn ports(numbers: &[u32]) -> Share<'static> {
+        Share { key: Some("k"), ports: numbers.iter().map(|number| ("TCP", *number as u16)).collect() }
+    }
+
+    /// Gives each Service, of a pool and with these ports, an address that it shares or a new one. Returns the looks that took.
+    fn looks(services: impl Iterator<Item = (PoolIndex, Share<'static>)>) -> (usize, usize) {
+        let (mut shares, mut assigned) = (Shares::default(), 0);
+        for (pool, share) in services {
+            let address = shares.find("a", &share, true, &[pool]).unwrap_or_else(|| {
+                assigned += 1;
+                address(assigned)
+            });
+            shares.note("a", &share, (address, [pool].into_iter()), false);
+        }
+        (shares.looks, assigned as usize)
+    }
+
+    #[test]
+    fn one_key_of_ten_thousand_services_costs_no_look_at_each_address_for_each() {
+        let n = MANY as usize;
+        // A look for each address, at most, and the root of their number for each Service.
+        let most = 4 * n + 2 * n * n.isqrt();
+        let all = |share: fn(u32) -> (PoolIndex, Share<'static>)| looks((0..MANY).map(share));
+        let (same_port, addresses) = all(|_| (0, ports(&[443])));
+        assert_eq!(addresses, n, "none can share");
+        assert!(same_port <= 4 * n, "{same_port}");
+        let (other_ports, addresses) = all(|nth| (0, ports(&[1_000 + nth])));
+        assert_eq!(addresses, 1);
+        assert!(other_ports <= 4 * n, "{other_ports}");
+        let (one_of_two, addresses) = all(|nth| (0, ports(&[443, 1_000 + nth])));
+        assert_eq!(addresses, n);
+        assert!(one_of_two <= 4 * n, "{one_of_two}");
+        let (pairs, addresses) = all(|nth| (0, ports(&[80 + nth % 2])));
+        assert_eq!(addresses, n / 2, "two on each");
+        assert!(pairs <= most, "{pairs}");
+        // First many addresses, then many ports, of which each comes twice.
+        let (twice, addresses) =
+            all(|nth| (0, ports(&[if nth < MANY / 2 { 443 } else { 1_000 + nth % (MANY / 4) }])));
+        assert_eq!(addresses, n / 2);
+        assert!(twice <= most, "{twice}");
+        let (two_pools, addresses) =
+            all(|nth| ((nth / (MANY / 2)) as usize, ports(&[80 + nth / (MANY / 2)])));
+        assert_eq!(addresses, n);
+        assert!(two_pools <= most, "{two_pools}");
+    }
+
+    #[test]
+    fn the_first_address_is_found_as_by_looking_at_all() {
+        let mut state = 1_u64;
+        let mut dice = |sides: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) % sides) as u32
+        };
+        for _ in 0..60 {
+            let (mut shares, mut assigned, mut found_any) = (Shares::default(), 0, 0);
+            let crosses = |address: IpAddr| address.to_string().ends_with(['1', '3', '5']);
+            let pool = |address: IpAddr| usize::from(address.to_string().ends_with(['1', '2', '6']));
+            for _ in 0..150 {
+                let namespace = ["a", "b"][dice(2) as usize];
+                let mut share = ports(&[dice(12), dice(12)]);
+                share.key = [Some("k"), Some("k"), Some("l"), None][dice(4) as usize];
+                let pools: &[PoolIndex] = [&[0][..], &[1], &[0, 1], &[1, 0]][dice(4) as usize];
+                let admits = |address: &IpAddr| shares.admit(namespace, &share, *address);
+                let is_of_pools = |address: &IpAddr| pools.contains(&pool(*address));
+                let of_all = shares.at.keys().copied().filter(|one| admits(one) && is_of_pools(one)).min();
+                let found = shares.find(namespace, &share, true, pools);
+                assert_eq!(found, of_all);
+                found_any += u32::from(found.is_some());
+                // By value now and then, whatever the key.
+                let address = found.filter(|_| dice(8) > 0).unwrap_or_else(|| {
+                    assigned += 1;
+                    address(if dice(4) == 0 { 1 + dice(assigned.into()) } else { assigned })
+                });
+                shares.note(namespace, &share, (address, [pool(address)].into_iter()), crosses(address));
+            }
+            assert!(found_any > 0 && assigned > 10);
+        }
     }
 }
