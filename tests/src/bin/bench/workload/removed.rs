@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use ::tests::addresses::{BACKEND_PORT, Family, TLS_PORT, server_name, tenant_name};
+use ::tests::config::Config;
+use ::tests::copies;
+use ::tests::daemon::Daemon;
+use ::tests::hello::hello;
+use ::tests::topology::{Lab, Options};
+use ::tests::tuple::client_tuple;
 use anyhow::{Context, Result, ensure};
 use common::reason::Reason;
-use tests::addresses::{BACKEND_PORT, Family, TLS_PORT, server_name, tenant_name};
-use tests::config::Config;
-use tests::copies;
-use tests::daemon::Daemon;
-use tests::hello::hello;
-use tests::topology::{Lab, Options};
-use tests::tuple::client_tuple;
 use userspace::dataplane::pin::Pins;
 use userspace::dataplane::read;
 
@@ -95,10 +95,10 @@ fn round((_, reason, remove): &Removal) -> Result<Round> {
     let mut open = Vec::new();
     for (tenant, numbers) in [(0, 0..BEHIND), (1, BEHIND..BEHIND + BESIDE)] {
         let vip = lab.vip(Family::V4, TLS_PORT);
-        let stream = lab.client.run(|| tests::tls::dial(vip))?;
+        let stream = lab.client.run(|| ::tests::tls::dial(vip))?;
         let bytes = hello().name(server_name(tenant)).bytes();
         std::io::Write::write_all(&mut &stream, &bytes)?;
-        tests::server::read_line(&mut &stream)?;
+        ::tests::server::read_line(&mut &stream)?;
         copies::copy(&maps, &client_tuple(stream.local_addr()?, vip), numbers)?;
         open.push(stream);
     }
