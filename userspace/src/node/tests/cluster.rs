@@ -17,8 +17,8 @@ use crate::node::inputs::Input;
 use crate::node::saving::Loaded;
 use crate::node::{keys, saved};
 use crate::outputs::memory::Memory;
-use crate::sources::kubernetes::Stale;
 use crate::outputs::{CookieKeys, Word};
+use crate::sources::kubernetes::Stale;
 
 fn route(desired: &Desired, name: &str) -> Arc<DesiredRoute> {
     Arc::clone(desired.routes.find(name).unwrap())
