@@ -316,8 +316,7 @@ async fn renew(
         // Without a Lease, one is due anyway.
         let is_news = known.object.as_ref().and_then(reported).is_some_and(|before| {
             let said = said.borrow();
-            let former = former(known.object.as_ref(), epoch, &said);
-            said.sayable(&written.borrow(), former) != before
+            said.sayable(&written.borrow(), former(known.object.as_ref(), epoch, &said)) != before
         });
         if is_news {
             renewals.changed(Instant::now(), chance());
@@ -369,8 +368,7 @@ async fn tell(mut known: Known<NodeState>, mut said: watch::Receiver<Said>, writ
             match write_state(&mut known, &state).await {
                 Ok(()) => {
                     (pause, fails_since) = (STATE_GAP, None);
-                    let claims_version = report.claims_version;
-                    let state = Some(state);
+                    let (state, claims_version) = (Some(state), report.claims_version);
                     written.send_replace(Written { state, claims_version, epoch, unwritten: None });
                 }
                 Err(error) => {
