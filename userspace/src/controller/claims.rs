@@ -396,7 +396,7 @@ mod tests {
     use crate::controller::claim_flights::{FAILURE_WAIT, FAILURE_WAIT_MAX, FLIGHTS};
     use crate::controller::claim_mark::QUIET;
     use crate::model::claim::{
-        AddressWish, Asked, AskedProtocol, ClaimBackends, Grant, Granted, OwnAddresses, Refusal, Why,
+        AddressWish, AskedProtocol, ClaimBackends, Grant, Granted, OwnAddresses, Refusal, Why, Wishes,
     };
     use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
     use crate::sources::kubernetes::api::claim::ClaimAddress;
@@ -423,13 +423,13 @@ mod tests {
     }
 
     /// What asks for these addresses.
-    fn addresses(own: OwnAddresses) -> Option<Box<Asked>> {
-        Some(Box::new(Asked { address: AddressWish::Own(own), ..Asked::default() }))
+    fn addresses(own: OwnAddresses) -> Option<Box<Wishes>> {
+        Some(Box::new(Wishes { address: AddressWish::Own(own), ..Wishes::default() }))
     }
 
     /// What asks for these and has them not.
-    fn lacks(refusals: Vec<Refusal>) -> Option<Box<Asked>> {
-        Some(Box::new(Asked { refusals, ..Asked::default() }))
+    fn lacks(refusals: Vec<Refusal>) -> Option<Box<Wishes>> {
+        Some(Box::new(Wishes { refusals, ..Wishes::default() }))
     }
 
     /// Claims beside an API server that takes every write, and reports it if `reports`.

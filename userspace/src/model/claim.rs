@@ -97,7 +97,7 @@ pub struct Claim {
     /// What was granted.
     pub grants: Vec<Grant>,
     /// What else it asks for. `None`: nothing, or it is not known, as on nodes: they serve what was granted, and keep each Claim.
-    pub asked: Option<Box<Asked>>,
+    pub asked: Option<Box<Wishes>>,
     /// Where connections go.
     pub backends: ClaimBackends,
     /// Whose connections are admitted; `None`: anybody's.
@@ -108,7 +108,7 @@ pub struct Claim {
 
 /// What a claim asks for, besides port and protocol, and what of it was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct Wishes {
     /// `metadata.uid` of the object that asks; empty: it has none.
     pub uid: Arc<str>,
     /// The addresses.

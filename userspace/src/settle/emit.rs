@@ -9,7 +9,7 @@ use super::route::{Route, Routes};
 use super::service::{Balancer, Balancers, Port};
 use super::{attach, label, service, tenant, wish};
 use crate::model::claim::{
-    AddressWish, Asked, AskedProtocol, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why,
+    AddressWish, AskedProtocol, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why, Wishes,
 };
 use crate::model::cluster::{ClusterRoute, ServicePort};
 use crate::model::{Affinity, Claim, Cluster, Desired, Kind, Meta, Origin, Pattern, Protocol, ServerName};
@@ -164,7 +164,7 @@ impl Emitter<'_, '_> {
         }
         let own = listener.bindings.iter().map(|binding| self.grant(*binding, Granted::Binding));
         let route = || self.unique(label::object(&mut String::new(), Kind::Gateway, gateway.name));
-        let asked = Asked {
+        let asked = Wishes {
             uid: Arc::clone(&parent.meta.uid),
             address: match parent.kind {
                 Kind::Gateway => wish::gateway(self.cluster.gateways.get(parent.name).map(|spec| &**spec)),
@@ -206,7 +206,7 @@ impl Emitter<'_, '_> {
             let listener = &self.parents.listeners[place];
             let Some(protocol) = listener.protocol else { continue };
             let references = Arc::clone(&route.resolved.backends);
-            let asked = Asked {
+            let asked = Wishes {
                 uid: Arc::clone(&route.spec.meta.uid),
                 address: AddressWish::OfGateway(
                     self.parents.all[self.parents.gateway_of(place)].name.clone(),
@@ -318,7 +318,7 @@ impl Emitter<'_, '_> {
             Pattern::Exact(name) => Some(name.clone()),
             Pattern::OneLabel(_) | Pattern::Wildcard(_) => None,
         };
-        let asked = Asked {
+        let asked = Wishes {
             uid: Arc::clone(&wanted.object.meta.uid),
             address: wish::listener(&listener.addresses),
             matches: vec![Pattern::clone(pattern)],

@@ -1,6 +1,6 @@
 //! Which addresses origins ask for.
 
-use crate::model::claim::{AddressWish, Asked, OwnAddresses, Refusal};
+use crate::model::claim::{AddressWish, OwnAddresses, Refusal, Wishes};
 use crate::model::cluster::{GatewaySpec, ServiceSpec};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub(super) fn gateway(gateway: Option<&GatewaySpec>) -> AddressWish {
 }
 
 /// Returns what a Service of our class asks for; these were refused.
-pub(super) fn of_service(service: &ServiceSpec, refusals: Vec<Refusal>) -> Asked {
+pub(super) fn of_service(service: &ServiceSpec, refusals: Vec<Refusal>) -> Wishes {
     let (uid, address) = (Arc::clone(&service.meta.uid), addresses(service));
-    Asked { uid, address, matches: Vec::new(), refusals }
+    Wishes { uid, address, matches: Vec::new(), refusals }
 }
 
 /// Returns which addresses a Service of our class asks for. Where it names some, it asks for no others.

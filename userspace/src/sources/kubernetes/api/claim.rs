@@ -5,7 +5,7 @@ pub use super::claim_backend::{ClaimBackend, ClaimEndpoint, ClaimProbe, ClaimSer
 pub use super::claim_grant::{ClaimGrant, ClaimRefusal};
 pub(in super::super) use super::claim_grant::{REMEDY, protocol};
 use crate::model;
-use crate::model::claim::{Asked, ClaimBackends, Grant};
+use crate::model::claim::{ClaimBackends, Grant, Wishes};
 use crate::model::{Affinity, Origin, Pattern};
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, CustomResourceExt};
@@ -143,7 +143,7 @@ impl ClaimSpec {
         let mut grants: Vec<ClaimGrant> =
             claim.grants.iter().map(|grant| ClaimGrant::of(grant, now)).collect();
         grants.sort_by(|a, b| a.key().cmp(&b.key()));
-        let nothing = Asked::default();
+        let nothing = Wishes::default();
         let asked = claim.asked.as_deref().unwrap_or(&nothing);
         let refusals: Vec<ClaimRefusal> = asked.refusals.iter().map(ClaimRefusal::of).collect();
         let (backends, probe_server_name) = match &claim.backends {
