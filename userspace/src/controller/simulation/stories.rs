@@ -93,7 +93,7 @@ fn a_webhook_that_hangs_in_one_namespace_delays_no_other() {
     check(&seen);
 }
 
-/// Each of sixteen tenants has one. Four had all lanes of the kind of their objects.
+/// Each of eight tenants has one. Four had all lanes of the kind of their objects.
 #[test]
 fn webhooks_that_hang_in_many_namespaces_delay_no_other() {
     let hanging = |count| {
