@@ -362,3 +362,24 @@ fn a_hello_that_finds_a_slot_but_no_record_free_is_dropped_and_passes_when_it_co
         programs.insert(name::PENDING, other(0), Pending::zeroed());
     }
 }
+
+/// The server speaks first, so the client's ACK brings no bytes, and was answered by RST. Dropped, it is a lost ACK.
+#[test]
+fn a_bare_ack_that_finds_no_record_free_is_dropped_and_passes_when_it_comes_again() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    crowd(&mut programs);
+    let other = |nth: u32| dial(FAMILIES[0]).port(10_000 + nth as u16).tuple();
+    for nth in 0..Sizes::default().hellos {
+        programs.insert(name::PENDING, other(nth), Pending::zeroed());
+    }
+    for family in FAMILIES {
+        let client = caller(family).shake(&mut programs);
+        assert_dropped(&client.give(&mut programs, &client.at(0)), Reason::HelloBusy);
+        assert_eq!((nats(&programs), waiting_of(&programs, client.dial.host)), (vec![], 0));
+        remove_hello(&mut programs, other(0));
+        dialled(&mut programs, client, b"");
+        programs.expire(&order(client.dial.tuple(), Reason::ExpireHello));
+        programs.insert(name::PENDING, other(0), Pending::zeroed());
+    }
+}

@@ -107,11 +107,9 @@ pub(crate) fn insert(received: &Received, waiting: &mut Waiting) -> Result<(), E
             count_slots(0, slots(waiting.pending.have));
             Ok(())
         }
-        // The same hello may have arrived twice, at the same moment on two CPUs.
-        Err(Unstored::Busy) => Err(Exit::drop(Reason::HelloBusy)),
-        // A slot was free, so another CPU frees the record it was of at this moment. The client repeats what was not acknowledged.
-        Err(Unstored::Full) if waiting.pending.have != 0 => Err(Exit::drop(Reason::HelloBusy)),
-        Err(Unstored::Full) => Err(Exit::reset(Reason::HelloBufferFailed)),
+        // The same hello may have arrived twice, at the same moment on two CPUs. Or another CPU frees at this moment the record
+        // that a free slot was of. The client repeats what was not acknowledged; a bare ACK counts as lost.
+        Err(Unstored::Busy | Unstored::Full) => Err(Exit::drop(Reason::HelloBusy)),
     }
 }
 
