@@ -3,7 +3,10 @@
 use std::mem::offset_of;
 
 use common::maps::event::{EXPIRE_DONE, EXPIRE_SEVERAL, Expiry, ORDERS_MAX, PROBE_HELD};
-use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_REMOVED, FLOW_RESET, Flow, HalfOpen};
+use common::maps::flow::{
+    FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_CLOSED, FLOW_ENDING, FLOW_ESTABLISHED, FLOW_PROBED,
+    FLOW_REMOVED, FLOW_RESET, Flow, HalfOpen,
+};
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family};
@@ -215,6 +218,109 @@ fn an_order_is_not_carried_out_on_what_changed_since() {
         let over = programs.expire(&Expiry { generation: generation + 1, ..asked(Reason::ExpireClosed) });
         assert_eq!(over.verdict, 1);
         assert_eq!(programs.expire(&asked(Reason::ExpireClosed)).counted, [(Reason::ExpireClosed, 1)]);
+    }
+}
+
+/// Gives an order, while another CPU makes these changes behind the nth access to a byte of the flow, for each n: they are what an answer
+/// or a segment changes, and clear all flags. The flow, which has a flag, is ended only where they came too late.
+#[track_caller]
+fn assert_outrun(
+    programs: &mut Programs,
+    family: Family,
+    reason: Reason,
+    byte: usize,
+    changes: &[(usize, u8)],
+) {
+    let mut outrun = 0;
+    for nth in 1.. {
+        let open = open(programs, family);
+        open.pass_to_client(programs, &open.backend_segment(0, HELLO).payload([2; 100]));
+        let (tuple, mut flow) = (open.client.dial.tuple(), open.flow(programs));
+        flow.connection.flags = FLOW_BACKEND_ON_TRIAL | FLOW_PROBED;
+        programs.insert(name::FLOWS, tuple, flow);
+        let (generation, seen_secs) = (flow.connection.generation, flow.seen_secs);
+        let seq = flow.client.acked.number.wrapping_add(flow.backend.acked.number);
+        let order = Expiry { generation, seen_secs, seq, ..order(tuple, reason) };
+        let (state, flags) = (offset_of!(Flow, connection.state), offset_of!(Flow, connection.flags));
+        let mut all = vec![Change::expect(name::FLOWS, &tuple, state, u8::MAX, FLOW_ESTABLISHED)];
+        all.extend(changes.iter().map(|(at, by)| {
+            let byte = zerocopy::IntoBytes::as_bytes(&flow)[*at];
+            Change::write(name::FLOWS, &tuple, *at, &byte.wrapping_add(*by))
+        }));
+        all.push(Change::write(name::FLOWS, &tuple, flags, &0u8));
+        let place = Place::new(name::FLOWS, &tuple, byte);
+        let schedule = programs.behind_access(&place, nth, &all).expect("a hardware breakpoint");
+        let outcome = programs.expire(&order);
+        let (happened, accesses) = (schedule.happened(), schedule.accesses());
+        drop(schedule);
+        let after = open.flow(programs).connection;
+        if happened {
+            assert_eq!((outcome.emitted, outcome.counted), (vec![], vec![]), "{reason:?}, access {nth}");
+            assert_eq!((after.state, after.flags), (FLOW_ESTABLISHED, 0), "{reason:?}, access {nth}");
+            outrun += 1;
+        } else {
+            assert_eq!((outcome.emitted.len(), after.state), (2, FLOW_RESET), "{reason:?}, access {nth}");
+        }
+        forget_all(programs);
+        if u64::from(nth) >= accesses {
+            break;
+        }
+    }
+    // Behind the look and behind the copy at least.
+    assert!(outrun >= 2, "{family:?}, {reason:?}, byte {byte}: {outrun}");
+}
+
+/// Another CPU acquits the flow after it was looked at: its connection, which had just answered, got two RSTs.
+#[test]
+fn an_answer_that_comes_as_the_order_is_carried_out_saves_the_flow() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let flags = offset_of!(Flow, connection.flags);
+    for family in FAMILIES {
+        assert_outrun(&mut programs, family, Reason::ExpireTrial, flags, &[]);
+    }
+}
+
+/// The same with a segment of an idle flow, and an acknowledgement of one that was held.
+#[test]
+fn a_segment_that_comes_as_the_order_is_carried_out_saves_the_flow() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let (flags, seen) = (offset_of!(Flow, connection.flags), offset_of!(Flow, seen_secs));
+    let acked = offset_of!(Flow, client.acked.number);
+    for family in FAMILIES {
+        for byte in [seen, flags] {
+            assert_outrun(&mut programs, family, Reason::ExpireIdle, byte, &[(seen, 1)]);
+        }
+        for reason in [Reason::ExpireHeld, Reason::ExpireCrowded] {
+            for byte in [acked, flags] {
+                assert_outrun(&mut programs, family, reason, byte, &[(acked, 1)]);
+            }
+        }
+    }
+}
+
+/// What a packet does for that: it clears the mark of an order that is being carried out.
+#[test]
+fn a_segment_that_is_believed_clears_the_mark_of_an_order() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for from_client in [false, true] {
+            let open = open(&mut programs, family);
+            let mut flow = open.flow(&programs);
+            flow.connection.flags = FLOW_ENDING | FLOW_CLIENT_ON_TRIAL;
+            programs.insert(name::FLOWS, open.client.dial.tuple(), flow);
+            // Far behind: nothing is learned from it.
+            open.client.give(&mut programs, &open.client_segment(HELLO.wrapping_sub(1 << 31), 0));
+            assert_eq!(open.flow(&programs).connection.flags, FLOW_ENDING | FLOW_CLIENT_ON_TRIAL);
+            match from_client {
+                true => open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0)),
+                false => open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO)),
+            }
+            assert_eq!(open.flow(&programs).connection.flags, FLOW_CLIENT_ON_TRIAL);
+            forget_all(&mut programs);
+        }
     }
 }
 

@@ -149,6 +149,9 @@ pub const FLOW_PROBED: u8 = 16;
 /// [`Connection::flags`]: the path to the client is narrower than its backend's segments. Routers may fragment them, so
 /// they lose DF (IPv4).
 pub const FLOW_FRAGMENTED: u8 = 32;
+/// [`Connection::flags`]: the daemon's order to end the flow is being carried out. A segment of either end that is believed
+/// clears this flag, and the flow is ended only while it is set: the order is about a flow that nothing happened to.
+pub const FLOW_ENDING: u8 = 64;
 
 /// [`Connection::state`] of a [`Pending`] or [`HalfOpen`]: what belonged to it was given back, but the kernel did not remove
 /// the record. The next CPU that locks it removes it.

@@ -105,7 +105,7 @@ impl Tables {
         let reached = self.desired.backend_addresses().into_iter();
         let towards = reached.filter(|address| !self.unreachable.contains(address)).map(|address| {
             let family = FAMILIES[usize::from(address.is_ipv6())];
-            (address, Hop { source: balancer(family, TENANT_NETS[0]), ifindex, mtu: 1500 })
+            (address, Arc::new(Hop { source: balancer(family, TENANT_NETS[0]), ifindex, mtu: 1500 }))
         });
         Hops { towards: towards.collect(), ..Hops::default() }
     }

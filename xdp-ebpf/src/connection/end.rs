@@ -17,6 +17,24 @@ pub(crate) fn flow(
     now_ns: u64,
 ) -> bool {
     let was = exchange::mark(&mut flow.connection, generation, Marks::state(state), Marks::NONE);
+    ended(client, generation, was, now_ns)
+}
+
+/// Ends the flow with this generation, with state `FLOW_RESET`, if it still has all flags `needs`. `false` as above.
+#[inline(always)]
+pub(crate) fn flow_with(
+    client: &mut ClientTuple,
+    flow: &mut Flow,
+    generation: u32,
+    needs: u8,
+    now_ns: u64,
+) -> bool {
+    let was = exchange::end(&mut flow.connection, generation, needs);
+    ended(client, generation, was, now_ns)
+}
+
+#[inline(always)]
+fn ended(client: &mut ClientTuple, generation: u32, was: Option<Marks>, now_ns: u64) -> bool {
     // Exactly one CPU finds it established. A flow that was over before is already in the ring.
     if was.is_some_and(|was| was.its_state() == FLOW_ESTABLISHED) {
         closed::put(client, generation, now_ns);

@@ -1,7 +1,7 @@
 //! Changes of the words that several CPUs change at the same time. Each change is made completely or not at all, and only
 //! in the record of the connection that has the given generation.
 
-use common::maps::flow::{Connection, RECORD_LOCKED, RECORD_OVER};
+use common::maps::flow::{Connection, FLOW_ENDING, FLOW_RESET, RECORD_LOCKED, RECORD_OVER};
 use common::maps::word::{Acked, Head, Sent, SynSeen, Word};
 
 use crate::atomic;
@@ -78,6 +78,30 @@ verified! {
             head.bits()
         };
         atomic::change(head, generation, unlocked).map_or(0, |was| Head::of(was).flags.into())
+    }
+}
+
+/// Ends a flow, with state `FLOW_RESET`, if it has all flags `needs` in the very word that is replaced. Returns what its bits were
+/// before. `None`: it misses a flag, or the record belongs to another connection now, and was not changed.
+#[inline(always)]
+pub(crate) fn end(connection: &mut Connection, generation: u32, needs: u8) -> Option<Marks> {
+    match end_with(atomic::head(connection), generation, needs.into()) {
+        0 => None,
+        was => Some(Marks(was)),
+    }
+}
+
+verified! {
+    /// Exchanges the head of a flow that ends. Returns the bits behind its generation as they were; 0: not changed.
+    fn end_with as exchange_end(head: Head; generation: u32, needs: u32) -> u32 {
+        let needs = needs as u8;
+        let has_all = |was: u64| Head::of(was).flags & needs == needs;
+        let ended = |was: u64| {
+            let head = Head::of(was);
+            let over = Head { state: head.state | FLOW_RESET, flags: head.flags & !FLOW_ENDING, ..head };
+            if has_all(was) { over.bits() } else { was }
+        };
+        atomic::change(head, generation, ended).filter(|was| has_all(*was)).map_or(0, |was| (was >> 32) as u32)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use common::decide::track::{self, Reset};
 use common::maps::flow::{
-    End, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_CLOSED, FLOW_PROBED, FLOW_RESET, Flow,
+    End, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_CLOSED, FLOW_ENDING, FLOW_PROBED, FLOW_RESET, Flow,
 };
 use common::maps::word::Word;
 
@@ -120,20 +120,24 @@ verified! {
         let now = (received.now_ns / 1_000_000_000) as u32;
         // Only once a second, to spare the cache line.
         if flow.seen_secs != now {
-            flow.seen_secs = now;
+            // A full barrier, before the flags are read: who ends the flow marks it, then looks at the time.
+            atomic::exchange(&mut flow.seen_secs, now);
         }
         acquit(flow, generation, from_client);
         Heard::Believed
     }
 }
 
-/// Ends the trial of the other end's RST: this end was asked, and it still has the connection.
+/// Ends the trial of the other end's RST: this end was asked, and it still has the connection. And stops the daemon's order to
+/// end the flow, if one is being carried out at this moment.
 #[inline(always)]
 fn acquit(flow: &mut Flow, generation: u32, from_client: bool) {
     let trial = if from_client { FLOW_BACKEND_ON_TRIAL } else { FLOW_CLIENT_ON_TRIAL };
     let both = trial | FLOW_PROBED;
-    if atomic::word(atomic::head(&mut flow.connection)).flags & both == both {
-        exchange::mark(&mut flow.connection, generation, Marks::NONE, Marks::flags(both));
+    let flags = atomic::word(atomic::head(&mut flow.connection)).flags;
+    let over = if flags & both == both { both } else { 0 } | flags & FLOW_ENDING;
+    if over != 0 {
+        exchange::mark(&mut flow.connection, generation, Marks::NONE, Marks::flags(over));
     }
 }
 

@@ -6,13 +6,14 @@ use common::maps::event::{
     PROBE_BOTH, PROBE_FAR, PROBE_HELD,
 };
 use common::maps::flow::{
-    FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET, FLOW_UNDELIVERED,
-    Flow, PENDING_CONNECTING, PENDING_UNDELIVERED,
+    FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ENDING, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET,
+    FLOW_UNDELIVERED, Flow, PENDING_CONNECTING, PENDING_UNDELIVERED,
 };
 use common::maps::source::ShareKey;
 use common::reason::Reason;
 
 use super::dial;
+use crate::atomic;
 use crate::connection::exchange::{self, Marks};
 use crate::connection::record::Found;
 use crate::connection::{closed, end, forget, half_open as half_open_record, pending as pending_record};
@@ -131,8 +132,8 @@ looped! {
 }
 
 verified! {
-    /// Resets both sides of the flow in `received`, whose entry lingers.
-    fn reset_flow as expire_flow[Skb, skb](received: Received, draft: Draft, copy: Flow, cursors: Cursors) -> bool {
+    /// Ends the flow in `received`, whose entry lingers, and copies it; `false`: it is over, or it has no longer all flags `needs`.
+    fn end_flow as expire_end(received: Received, copy: Flow; needs: u32) -> bool {
         let Some(flow) = maps::flow(&received.client) else { return false };
         let generation = received.generation;
         if flow.connection.generation != generation || flow.connection.state == FLOW_RESET {
@@ -141,18 +142,24 @@ verified! {
         kernel::assign(copy, flow);
         // First of all, so that no other CPU passes a segment or ends the flow as well. What was copied is this flow's if the
         // record still is.
-        if !end::flow(&mut received.client, flow, generation, FLOW_RESET, received.now_ns) {
+        if !end::flow_with(&mut received.client, flow, generation, needs as u8, received.now_ns) {
             return false;
         }
         if end::clear(flow, generation, FLOW_UNDELIVERED) {
             pending_record::end(&mut received.client, generation);
         }
         flow.seen_secs = (received.now_ns / 1_000_000_000) as u32;
+        true
+    }
+}
+
+verified! {
+    /// Resets both ends of the flow in `copy`.
+    fn reset_ends as expire_reset[Skb, skb](received: Received, draft: Draft, copy: Flow, cursors: Cursors) -> () {
         forward::draft_client_reset(&received.client, draft, copy);
         emit::copy(skb, received, draft, cursors);
         forward::draft_backend_reset(draft, copy);
         emit::copy(skb, received, draft, cursors);
-        true
     }
 }
 
@@ -165,19 +172,57 @@ fn find(received: &mut Received, request: Request) -> Option<&'static mut Flow> 
     (request.generation == 0 || request.generation == generation).then_some(flow)
 }
 
+/// Whether something happened to the flow since the daemon saw it.
+#[inline(always)]
+fn is_outdated(flow: &Flow, request: Request) -> bool {
+    let idle = request.reason == Reason::ExpireIdle as u32;
+    let heard = idle && atomic::read_now(&flow.seen_secs) != request.seen_secs;
+    let acked = atomic::word(&flow.client.acked).number;
+    let progress = acked.wrapping_add(atomic::word(&flow.backend.acked).number);
+    let moved = !idle && progress != request.seq && acked != request.seq;
+    heard || moved
+}
+
+/// Whether nothing happened to the flow since the daemon saw it. It is then marked: a segment that is believed from now on
+/// clears the mark, and one that was believed before shows in what is looked at behind the mark.
+#[inline(always)]
+fn is_unchanged(flow: &mut Flow, generation: u32, request: Request) -> bool {
+    if flow.connection.state != FLOW_ESTABLISHED || is_outdated(flow, request) {
+        return false;
+    }
+    exchange::mark(&mut flow.connection, generation, Marks::flags(FLOW_ENDING), Marks::NONE);
+    if is_outdated(flow, request) {
+        end::clear(flow, generation, FLOW_ENDING);
+        return false;
+    }
+    true
+}
+
 /// Resets both sides of the requested flow, if there is still the reason to.
 #[inline(always)]
 fn flow(skb: Skb, s: &mut Scratch, request: Request) -> bool {
     let Some(flow) = find(&mut s.received, request) else { return false };
-    let heard = request.reason == Reason::ExpireIdle as u32 && flow.seen_secs != request.seen_secs;
-    let acquitted = request.reason == Reason::ExpireTrial as u32 && flow.connection.flags & ON_TRIAL == 0;
-    let progress = flow.client.acked.number.wrapping_add(flow.backend.acked.number);
-    let held = request.reason == Reason::ExpireHeld as u32 || request.reason == Reason::ExpireCrowded as u32;
-    let moved = held && progress != request.seq && flow.client.acked.number != request.seq;
-    if heard && request.generation != 0 || acquitted || moved {
-        return false;
+    let is = |reason: Reason| request.reason == reason as u32;
+    // Without these flags there is no reason any more. They are in the word that ends it.
+    let mut needs = 0;
+    if is(Reason::ExpireTrial) {
+        needs = FLOW_PROBED;
+    } else if is(Reason::HelloEvicted) {
+        needs = FLOW_UNDELIVERED;
+    } else if is(Reason::ExpireIdle) && request.generation != 0
+        || is(Reason::ExpireHeld)
+        || is(Reason::ExpireCrowded)
+    {
+        if !is_unchanged(flow, s.received.generation, request) {
+            return false;
+        }
+        needs = FLOW_ENDING;
     }
-    reset_flow(skb, &mut s.received, &mut s.draft, &mut s.flow, &mut s.cursors)
+    let ended = end_flow(&mut s.received, &mut s.flow, needs.into());
+    if ended {
+        reset_ends(skb, &mut s.received, &mut s.draft, &mut s.flow, &mut s.cursors);
+    }
+    ended
 }
 
 /// Asks the end that may have accepted a RST, or both ends of an idle flow, whether they still have the connection. The
