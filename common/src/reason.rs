@@ -150,7 +150,7 @@ reasons! {
     105 IcmpTooBig "icmp" "too_big" "larger than the MTU of its egress; answered with ICMP";
     106 IcmpHopLimit "icmp" "hop_limit" "hop limit or TTL used up; answered with ICMP";
     107 IcmpFragmented "icmp" "fragmented" "ICMP `too big` about an IPv4 segment to the client: kept from the backend, whose segments to this client lose DF";
-    108 IcmpTooMany "icmp" "too_many" "more than 100 IPv6 errors `too big` about segments to a group of clients (1 of 32) in a second; dropped";
+    108 IcmpTooMany "icmp" "too_many" "more than 25 IPv6 errors `too big` about segments to a group of clients (1 of 128) in a second, the first about each connection aside; dropped";
 
     110 AdmitRouteFull "admit" "route_full" "the route has as many connections as it may have; answered with RST";
     111 AdmitSourceFull "admit" "source_full" "the source has as many connections to the route as it may have; answered with RST";

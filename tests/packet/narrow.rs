@@ -1,15 +1,17 @@
 //! A narrow path to one client is not that of all clients: to a backend, all have one address.
 
+use common::decide::told;
 use common::maps::flow::FLOW_FRAGMENTED;
 use common::maps::name;
 use common::maps::settings::Cursors;
-use common::maps::word::{TOLD_GROUPS, TOLD_MAX, Told};
+use common::maps::word::{TOLD_MAX, TOLD_WORDS, Told};
 use common::reason::Reason;
 use nix::time::{ClockId, clock_gettime};
 use tests::addresses::Family;
+use tests::fill::COOKIE_KEYS;
 use tests::icmp::{Icmp, quotation, too_big};
 use tests::packet::Segment;
-use tests::program::Programs;
+use tests::program::{Outcome, Programs};
 use tests::world::Device;
 
 use crate::check::{assert_dropped, assert_sent, sent};
@@ -74,6 +76,7 @@ fn an_ipv6_backend_is_never_told_an_mtu_below_the_least() {
         [(0, 1_280), (68, 1_280), (1_279, 1_280), (1_280, 1_280), (1_281, 1_281), (70_000, 70_000)]
     {
         for quoted in [8, 12, 18, 20, 500] {
+            set_told(&mut programs, Told::zeroed());
             let message = error(Device::Client, too_big(family), &about, quoted).hop_limit(200).rest(said);
             let outcome = programs.ingress(Device::Client, &message.bytes());
             let (source, backend) = (open.backend.source.ip(), open.backend.address.ip());
@@ -87,27 +90,42 @@ fn an_ipv6_backend_is_never_told_an_mtu_below_the_least() {
     }
 }
 
-/// Gives the node this many errors passed in this second, and one more; returns its reason.
-fn one_more(programs: &mut Programs, open: Open, errors: u32) -> Reason {
-    let group = Told::group(&open.client.dial.tuple().client);
+fn second() -> u32 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock").tv_sec() as u32
+}
+
+/// Returns an error about a segment to the client of an IPv6 connection.
+fn about(open: Open) -> Vec<u8> {
     let about = open.at_client(&open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]));
-    let message = error(Device::Client, too_big(Family::V6), &about, 20).bytes();
-    let seconds = || {
-        clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock").tv_sec() as u32
-    };
+    error(Device::Client, too_big(Family::V6), &about, 20).bytes()
+}
+
+/// Writes what was passed to backends so far.
+fn set_told(programs: &mut Programs, told: Told) {
+    let mut cursors: Cursors = programs.element(name::CURSORS, 0);
+    cursors.told = [told; TOLD_WORDS];
+    programs.set(name::CURSORS, 0, cursors);
+}
+
+fn only_reason(outcome: &Outcome) -> Reason {
+    let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
+    reason
+}
+
+/// Gives each group this many errors passed in this second, and the client's one more; returns its reason, and whether it was
+/// counted.
+fn one_more(programs: &mut Programs, open: Open, errors: u8) -> (Reason, bool) {
+    let group = told::group(&open.client.dial.tuple().client, &COOKIE_KEYS[0]);
+    let message = about(open);
     loop {
-        let second = seconds();
-        let mut cursors: Cursors = programs.element(name::CURSORS, 0);
-        // Other groups have none left.
-        cursors.told = [Told { second, errors: TOLD_MAX }; TOLD_GROUPS];
-        cursors.told[group].errors = errors;
-        programs.set(name::CURSORS, 0, cursors);
+        let second = second();
+        let before = Told { second, errors: u32::from_ne_bytes([errors; 4]) };
+        set_told(programs, before);
         let outcome = programs.ingress(Device::Client, &message);
-        if seconds() == second {
-            let told = programs.element::<Cursors>(name::CURSORS, 0).told[group];
-            assert_eq!(told, Told { second, errors: TOLD_MAX.min(errors + 1) });
-            let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
-            return reason;
+        if self::second() == second {
+            let told = programs.element::<Cursors>(name::CURSORS, 0).told[Told::word(group)];
+            assert!(told == before || told == before.raised(second, group), "{told:?}");
+            return (only_reason(&outcome), told != before);
         }
     }
 }
@@ -118,7 +136,30 @@ fn ipv6_errors_to_backends_are_limited() {
     let mut programs = ready();
     let open = plain(&mut programs, Family::V6);
     large(&mut programs, open);
-    assert_eq!(one_more(&mut programs, open, 0), Reason::IcmpToBackend);
-    assert_eq!(one_more(&mut programs, open, TOLD_MAX - 1), Reason::IcmpToBackend);
-    assert_eq!(one_more(&mut programs, open, TOLD_MAX), Reason::IcmpTooMany);
+    let most = TOLD_MAX as u8;
+    assert_eq!(one_more(&mut programs, open, most), (Reason::IcmpToBackend, false), "it is news");
+    assert_eq!(one_more(&mut programs, open, 0), (Reason::IcmpToBackend, true));
+    assert_eq!(one_more(&mut programs, open, most - 1), (Reason::IcmpToBackend, true));
+    assert_eq!(one_more(&mut programs, open, most), (Reason::IcmpTooMany, false));
+}
+
+/// The errors about one connection used up the second of all clients in its group, whose downloads then stayed where they were.
+#[test]
+fn a_client_does_not_use_up_the_errors_about_other_clients() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let family = Family::V6;
+    let stranger = plain(&mut programs, family);
+    large(&mut programs, stranger);
+    let message = about(stranger);
+    for port in 41_000..41_010 {
+        let victim =
+            open_with(&mut programs, dial(family).port(port).offer(Offer::plain(1440)), Offer::plain(1460));
+        large(&mut programs, victim);
+        let all = (0..1_000)
+            .find(|_| only_reason(&programs.ingress(Device::Client, &message)) == Reason::IcmpTooMany);
+        assert!(all.is_some(), "its group has none left");
+        let outcome = programs.ingress(Device::Client, &about(victim));
+        assert_eq!(only_reason(&outcome), Reason::IcmpToBackend);
+    }
 }

@@ -5,7 +5,7 @@ use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::decide::pick::{self, Choice, LOOKS_MAX, Search};
 use common::decide::store::{self, Unstored, unstored};
-use common::decide::{route_key, source_port, tables::Tables};
+use common::decide::{route_key, source_port, tables::Tables, told};
 use common::maps::address::Address;
 use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::backend::Backend;
@@ -22,7 +22,7 @@ use common::maps::route::{
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::{TraceCount, TraceFilter};
-use common::maps::word::{TOLD_GROUPS, Told, Word};
+use common::maps::word::{Told, Word};
 use common::reason::{REASONS_MAX, Reason};
 
 use crate::scratch::{NextHop, Scratch};
@@ -299,11 +299,11 @@ pub(crate) fn next_identification(segments: u32) -> u16 {
 
 /// Whether one more IPv6 error "too big" about a client may be passed to its backend in this second; it is then counted.
 #[inline(always)]
-pub(crate) fn may_tell(client: &Address, second: u32) -> bool {
-    let Some(cursors) = cursors() else { return false };
-    let group = Told::group(client) & (TOLD_GROUPS - 1);
-    atomic::change(&mut cursors.told[group], 0, |was| Told::of(was).raised(second).bits())
-        .is_some_and(|was| Told::of(was).has_room(second))
+pub(crate) fn has_room_for_error(client: &Address, second: u32) -> bool {
+    let (Some(cursors), Some(key)) = (cursors(), cookie_key(0)) else { return false };
+    let group = told::group(client, key);
+    atomic::change(&mut cursors.told[Told::word(group)], 0, |was| Told::of(was).raised(second, group).bits())
+        .is_some_and(|was| Told::of(was).has_room(second, group))
 }
 
 /// Counts a reason on this CPU.

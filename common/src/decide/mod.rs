@@ -24,5 +24,7 @@ pub mod source_port;
 pub mod track;
 /// Why an element of a map was not stored, or not removed.
 pub mod store;
+/// Which clients share a bound on errors that reach backends.
+pub mod told;
 /// Which packets are traced.
 pub mod trace;

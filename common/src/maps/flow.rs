@@ -147,7 +147,7 @@ pub const FLOW_BACKEND_ON_TRIAL: u8 = 8;
 /// of the trial.
 pub const FLOW_PROBED: u8 = 16;
 /// [`Connection::flags`]: the path to the client is narrower than its backend's segments. Routers may fragment them, so
-/// they lose DF (IPv4).
+/// they lose DF (IPv4), or the backend was notified (IPv6).
 pub const FLOW_FRAGMENTED: u8 = 32;
 /// [`Connection::flags`]: the daemon's order to end the flow is being carried out. A segment of either end that is believed
 /// clears this flag, and the flow is ended only while it is set: the order is about a flow that nothing happened to.

@@ -1,6 +1,6 @@
 //! Settings, the cookie keys, and the counters that assign slots and ids.
 
-use super::word::{TOLD_GROUPS, Told};
+use super::word::{TOLD_WORDS, Told};
 
 map_struct! {
     /// Value of `SETTINGS`.
@@ -67,8 +67,8 @@ map_struct! {
         pub buffered: u32,
         /// Records in `HALF_OPENS`. Read it with [`crate::decide::admit::count`].
         pub half_opens: u32,
-        /// The errors "too big" passed to backends, by group of clients: see [`Told::group`].
-        pub told: [Told; TOLD_GROUPS],
+        /// The errors "too big" passed to backends, by group of clients: see [`Told::word`].
+        pub told: [Told; TOLD_WORDS],
         /// Identification of the next IPv4 packet that may be fragmented; wraps at 2^16.
         pub identification: u32,
         /// Zero.

@@ -4,7 +4,6 @@
 //! pointer to it. So each word has the connection's generation, or its low half: an exchange that comes too late does
 //! not find the word that it expects, and changes nothing.
 
-use super::address::Address;
 use super::flow::{RECORD_EMPTY, RECORD_LOCKED, RECORD_OVER};
 use crate::wire::seq;
 
@@ -291,19 +290,25 @@ map_struct! {
 }
 
 map_struct! {
-    /// How many IPv6 errors "too big" about segments to a group of clients were passed to backends in a second.
+    /// How many IPv6 errors "too big" about segments to clients were passed to backends in a second, for four groups of
+    /// clients. The first one about each flow is in no count.
     pub struct Told = 8 {
         /// Monotonic clock, seconds.
         pub second: u32,
+        /// Eight bits for each group.
         pub errors: u32,
     }
 }
 
-/// The most of them in a second, for each group. A backend needs one for all clients.
-pub const TOLD_MAX: u32 = 100;
+/// The most of them in a second, for each group.
+pub const TOLD_MAX: u32 = 25;
 
-/// Groups of clients. A client with a connection can send errors about it, and so use up what its group may have.
-pub const TOLD_GROUPS: usize = 32;
+/// Counts of four groups each.
+pub const TOLD_WORDS: usize = 32;
+const GROUPS_PER_WORD: u32 = 4;
+
+/// Groups of clients: [`crate::decide::told::group`].
+pub const TOLD_GROUPS: u32 = TOLD_WORDS as u32 * GROUPS_PER_WORD;
 
 impl Word for Told {
     #[inline(always)]
@@ -324,25 +329,37 @@ impl Word for Told {
 }
 
 impl Told {
-    /// Returns the group of a client, by its source (IPv6 /64).
+    /// Returns the word that counts for this group.
     #[inline(always)]
-    pub const fn group(client: &Address) -> usize {
-        let (high, low) = client.source_prefix().halves();
-        // Multiplying by the golden ratio spreads neighbouring addresses (Knuth, TAOCP 6.4).
-        ((high ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % TOLD_GROUPS
+    pub const fn word(group: u32) -> usize {
+        (group / GROUPS_PER_WORD) as usize & (TOLD_WORDS - 1)
     }
 
-    /// Whether one more may be passed in this second.
     #[inline(always)]
-    pub const fn has_room(self, second: u32) -> bool {
-        self.second != second || self.errors < TOLD_MAX
+    const fn shift(group: u32) -> u32 {
+        group % GROUPS_PER_WORD * 8
     }
 
-    /// Returns the word after one more, if there is room for it.
+    /// Returns the number of errors of this group in this second.
     #[inline(always)]
-    pub const fn raised(self, second: u32) -> Self {
+    const fn count(self, second: u32, group: u32) -> u32 {
+        if self.second == second { self.errors >> Self::shift(group) & 255 } else { 0 }
+    }
+
+    /// Whether one more of this group may be passed in this second.
+    #[inline(always)]
+    pub const fn has_room(self, second: u32, group: u32) -> bool {
+        self.count(second, group) < TOLD_MAX
+    }
+
+    /// Returns the word after one more of this group, if there is room for it.
+    #[inline(always)]
+    pub const fn raised(self, second: u32, group: u32) -> Self {
+        if !self.has_room(second, group) {
+            return self;
+        }
         let errors = if self.second == second { self.errors } else { 0 };
-        if errors < TOLD_MAX { Self { second, errors: errors + 1 } } else { self }
+        Self { second, errors: errors + (1 << Self::shift(group)) }
     }
 }
 
@@ -376,5 +393,27 @@ impl Waiting {
     pub const fn lowered(mut self) -> Self {
         self.waiting = self.waiting.saturating_sub(1);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_group_of_clients_has_its_own_errors_in_each_second() {
+        let mut told = Told { second: 6, errors: u32::MAX };
+        for _ in 0..TOLD_MAX {
+            assert!(told.has_room(7, 3));
+            told = told.raised(7, 3);
+        }
+        assert!(!told.has_room(7, 3));
+        assert_eq!(told.raised(7, 3), told);
+        assert_eq!(told, Told { second: 7, errors: TOLD_MAX << 24 });
+        for group in 0..3 {
+            assert!(told.has_room(7, group) && told.raised(7, group).errors != told.errors);
+        }
+        assert!(told.has_room(8, 3));
+        assert_eq!([0, 3, 4, TOLD_GROUPS - 1].map(Told::word), [0, 0, 1, TOLD_WORDS - 1]);
     }
 }

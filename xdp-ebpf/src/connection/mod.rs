@@ -12,6 +12,8 @@ pub(crate) mod pending;
 pub(crate) mod half_open;
 /// Changes of words that several CPUs change at the same time.
 pub(crate) mod exchange;
+/// Flows whose path to the client is narrow.
+pub(crate) mod narrow;
 /// A new connection on the addresses and ports of an open flow.
 pub(crate) mod renew;
 /// What a segment teaches about its flow.

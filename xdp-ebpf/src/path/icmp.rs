@@ -10,7 +10,7 @@ use common::reason::Reason;
 
 use crate::buffer::bytes;
 use crate::connection::record::Found;
-use crate::connection::{count, half_open, pending};
+use crate::connection::{count, half_open, narrow, pending};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -84,10 +84,11 @@ fn about_client(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     if kind == Kind::TooBig && icmp::is_about_all(&s.received) {
         if s.received.segment.v4 {
             whole(skb, s)?;
-            icmp::let_fragment(&s.received);
+            narrow::let_fragment(&s.received.client, s.received.generation);
             return Err(Exit::drop(Reason::IcmpFragmented));
         }
-        if !maps::may_tell(&s.received.client.client, (s.received.now_ns / 1_000_000_000) as u32) {
+        let second = (s.received.now_ns / 1_000_000_000) as u32;
+        if !narrow::may_notify(&mut s.received.client, s.received.generation, second) {
             return Err(Exit::drop(Reason::IcmpTooMany));
         }
     }

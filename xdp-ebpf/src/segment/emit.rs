@@ -6,6 +6,7 @@ use common::wire::checksum;
 use network_types::ip::IpProto;
 
 use super::{draft, hops, next_hop, sums};
+use crate::connection::narrow;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -167,8 +168,9 @@ fn too_big(skb: Skb, received: &mut Received, draft: &mut Draft, ip_bytes: u32) 
         return Err(told);
     }
     if !received.segment.v4 {
-        let may_tell = maps::may_tell(&received.client.client, (received.now_ns / 1_000_000_000) as u32);
-        return Err(if may_tell { told } else { Exit::drop(Reason::IcmpTooMany) });
+        let second = (received.now_ns / 1_000_000_000) as u32;
+        let may_notify = narrow::may_notify(&mut received.client, received.generation, second);
+        return Err(if may_notify { told } else { Exit::drop(Reason::IcmpTooMany) });
     }
     let resolved = next_hop::find_on_device(skb, received, draft)
         .map_err(|exit| if exit == Exit::drop(Reason::EmitTooBig) { told } else { exit })?;

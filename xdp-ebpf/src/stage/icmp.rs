@@ -3,13 +3,12 @@
 //! As in conntrack, an error that is passed on has our own address on that side as its source: the receiver
 //! cannot know the router on the other side.
 
-use common::maps::flow::{ClientTuple, FLOW_FRAGMENTED, FLOW_RESET, Flow};
+use common::maps::flow::{ClientTuple, FLOW_RESET, Flow};
 use common::reason::Reason;
 use common::wire::{checksum, seq};
 use network_types::ip::IpProto;
 
 use crate::atomic;
-use crate::connection::exchange::{self, Marks};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -169,15 +168,6 @@ pub(crate) fn for_backend(received: &Received, draft: &mut Draft, quote: &mut Qu
 #[inline(always)]
 pub(crate) fn is_about_all(received: &Received) -> bool {
     maps::flow(&received.client).is_some_and(|flow| delivery::shares_source(&flow.connection))
-}
-
-/// Lets routers fragment what the backend sends to the client from now on.
-#[inline(always)]
-pub(crate) fn let_fragment(received: &Received) {
-    if let Some(flow) = maps::flow(&received.client) {
-        let fragmented = Marks::flags(FLOW_FRAGMENTED);
-        exchange::mark(&mut flow.connection, received.generation, fragmented, Marks::NONE);
-    }
 }
 
 /// Turns an error about a segment to the backend into one for the client; `false` when it quotes nothing in flight.
