@@ -7,16 +7,17 @@ use common::maps::settings::Settings;
 use common::maps::source::{Share, ShareKey};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, server_name};
+use tests::compare::assert_frame;
 use tests::fill::default_settings;
 use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
 use crate::buffer::far;
-use crate::check::{assert_sent, order, reset_of};
-use crate::half_open::{TCP_PORT, opened};
+use crate::check::{assert_emitted, assert_sent, order, reset_of};
+use crate::half_open::{TCP_PORT, from_client, knock, opened};
 use crate::open::{HELLO, open, open_with};
 use crate::renew::{NEXT_ISN, begin_anew};
-use crate::scene::{Dial, Offer, dial, ready, usual_hello};
+use crate::scene::{BACKEND_ISN, Backend, Client, Dial, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{forget_all, nats, route_counts, route_flows, share_flows, with_second_route};
 
 /// Loads programs with a TLS and a TCP listener of route 1, a name of route 2, and these bounds.
@@ -101,6 +102,75 @@ fn a_source_has_no_more_flows_to_a_route_than_its_bound() {
         open_from(&mut programs, dial(family).host(other));
         assert_eq!((share_flows(&programs, host, 1), share_flows(&programs, other, 1)), (Some(2), Some(1)));
         forget_all(&mut programs);
+    }
+}
+
+/// Asserts that of four connections of this host that were all admitted, only the first two open.
+#[track_caller]
+fn assert_two_open(programs: &mut Programs, family: Family, by_port: bool, reason: Reason) {
+    let dials = (41_000..41_004).map(|port| dial(family).port(port));
+    let dialled: Vec<(Client, Backend)> = match by_port {
+        true => dials
+            .map(|dial| {
+                let dial = dial.to_port(TCP_PORT);
+                let backend = knock(programs, dial);
+                backend.give(programs, &backend.syn_ack());
+                (Client { dial, cookie: BACKEND_ISN, time: 0 }, backend)
+            })
+            .collect(),
+        false => dials
+            .map(|dial| {
+                let client = dial.shake(programs);
+                (client, client.ask(programs, &usual_hello()))
+            })
+            .collect(),
+    };
+    let before = route_counts(programs);
+    for (number, (client, backend)) in dialled.into_iter().enumerate() {
+        let (last, opens) = match by_port {
+            true => (from_client(client.dial, 0, 0), Reason::ForwardBackend),
+            false => (backend.syn_ack(), Reason::ConnectHello),
+        };
+        let device = if by_port { Device::Client } else { Device::Backend };
+        let outcome = programs.ingress(device, &last.bytes());
+        if number < 2 {
+            assert_eq!(outcome.counted, [(opens, 1)]);
+            continue;
+        }
+        assert_eq!(outcome.counted, [(reason, 1)]);
+        assert_frame(&outcome.packet, &reset_of(&last));
+        let other = match by_port {
+            true => (Device::Backend, backend.to_backend().rst().seq(behind(ISN, 0)).window(0)),
+            false => (Device::Client, client.refusal()),
+        };
+        assert_emitted(&outcome, &[other]);
+        assert_eq!(
+            (client.flow(programs), client.waiting(programs), backend.owner(programs)),
+            (None, None, None)
+        );
+    }
+    let (connected, refused, retried) = before;
+    assert_eq!(route_counts(programs), (connected + 2, refused + 2, retried));
+}
+
+/// Bounds were compared only before a backend was dialled: a source with one connection less than it may have could wait for silent
+/// backends with as many hellos as it liked, and had all of them open once they answered.
+#[test]
+fn connections_that_were_admitted_at_once_do_not_exceed_a_bound() {
+    tests::skip_without_root!();
+    for (most_of_route, most_of_source, reason) in
+        [(1_000, 3, Reason::AdmitSourceFull), (3, 1_000, Reason::AdmitRouteFull)]
+    {
+        let mut programs = bounded(most_of_route, most_of_source);
+        for family in FAMILIES {
+            for by_port in [false, true] {
+                let first = open(&mut programs, family);
+                assert_two_open(&mut programs, family, by_port, reason);
+                assert_eq!(route_flows(&programs, 1), 3);
+                assert_eq!(share_flows(&programs, first.client.dial.host, 1), Some(3));
+                forget_all(&mut programs);
+            }
+        }
     }
 }
 

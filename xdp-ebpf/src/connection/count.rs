@@ -1,11 +1,12 @@
 //! Counts the outcomes of a route's connections, and the flows that a route, and each source of its clients, has.
 
-use common::decide::admit;
+use common::decide::admit::{self, Held};
 use common::maps::flow::ClientTuple;
 use common::maps::source::{Share, ShareKey};
 use common::reason::Reason;
 
 use crate::atomic;
+use crate::exit::Exit;
 use crate::maps;
 use crate::verified::verified;
 
@@ -34,19 +35,26 @@ pub(crate) fn retried(route: u32) {
 }
 
 verified! {
-    /// Counts a flow of the client's to this route, before it is made.
-    pub(super) fn raise as count_raise(client: ClientTuple; route: u32) -> () {
-        raise_found(|| maps::route_counters(&route).map(|counters| &mut counters.flows), 1);
+    /// Counts a flow of the client's to this route, before it is made. `Err`: the route or the source has as many already as it
+    /// may; it is counted all the same.
+    pub(super) fn raise as count_raise(client: ClientTuple; route: u32) -> Result<(), Exit> {
+        let found = raise_found(|| maps::route_counters(&route).map(|counters| &mut counters.flows), 1);
+        let route_flows = admit::count(found.unwrap_or(0));
         let key = ShareKey::of(client, route);
         let share = || maps::share(&key).map(|share| &mut share.flows);
+        let mut found = raise_found(share, 1);
         // If it cannot be stored, either another CPU was quicker, or the map is full. That is no reason to refuse a source:
         // the daemon makes room.
-        if !raise_found(share, 1)
-            && !maps::insert_share(&key, &Share { flows: 1, connecting: 0 })
-            && !raise_found(share, 1)
-        {
-            maps::count_event(Reason::AdmitUncounted);
+        if found.is_none() && !maps::insert_share(&key, &Share { flows: 1, connecting: 0 }) {
+            found = raise_found(share, 1);
+            if found.is_none() {
+                maps::count_event(Reason::AdmitUncounted);
+            }
         }
+        let Some(settings) = maps::settings() else { return Ok(()) };
+        // Its hello was admitted.
+        let held = Held { route_flows, share_flows: admit::count(found.unwrap_or(0)), share_connecting: 0 };
+        admit::admit(&held, settings).map_err(Exit::reset)
     }
 }
 
@@ -68,7 +76,9 @@ verified! {
         let key = ShareKey::of(client, route);
         let share = || maps::share(&key).map(|share| &mut share.connecting);
         // Where the map is full, the flow says so.
-        if !raise_found(share, slots) && !maps::insert_share(&key, &Share { flows: 0, connecting: slots }) {
+        if raise_found(share, slots).is_none()
+            && !maps::insert_share(&key, &Share { flows: 0, connecting: slots })
+        {
             raise_found(share, slots);
         }
     }
@@ -83,18 +93,18 @@ pub(crate) fn lower_connecting(client: &ClientTuple, route: u32, slots: u8) {
     }
 }
 
-/// Adds to the count that `find` looks up; `false` when there is none. The daemon may remove the count after the look-up, and
+/// Adds to the count that `find` looks up; returns what it was. `None`: there is none. The daemon may remove the count after the look-up, and
 /// its element may become another one's, which nobody would ever lower: then this takes off again what it added.
 #[inline(always)]
-fn raise_found(find: impl Fn() -> Option<&'static mut u32>, by: u32) -> bool {
-    let Some(count) = find() else { return false };
+fn raise_found(find: impl Fn() -> Option<&'static mut u32>, by: u32) -> Option<u32> {
+    let count = find()?;
     // A full barrier: what is looked up next is as it is after the addition.
-    atomic::add(count, by);
+    let was = atomic::add(count, by);
     if find().is_some_and(|found| core::ptr::eq(found, count)) {
-        return true;
+        return Some(was);
     }
     lower_to_zero(count, by);
-    false
+    None
 }
 
 /// Counts down, not below zero: of a share that was dropped and made again, flows were forgotten.

@@ -19,19 +19,11 @@ pub(crate) fn may_open(connection: &Connection) -> Result<(), Exit> {
     }
 }
 
-/// The outcome of [`open`].
-pub(crate) enum Opened {
-    /// The flow was made.
-    Flow,
-    /// Another CPU made the flow: the same packet was received twice.
-    Twice,
-    /// Another CPU is at it, or has made and removed a flow of the client's meanwhile: the sender repeats its packet.
-    Busy,
-    /// There is no room for the flow, or another connection of the client has the same key.
-    Full,
-}
-
 /// Makes the flow of a connection. Its numbers, scales and options are already in `flow`, its flags in `connection`.
+///
+/// `Err` with a reset verdict: there is no room for it, another connection of the client has the same key, or the route or the
+/// client's source has as many flows as it may; both sides must be reset. Any other: another CPU made the flow, as the same packet
+/// was received twice, or is at it, or has made and removed a flow of the client's meanwhile; the sender repeats its packet.
 #[inline(always)]
 pub(crate) fn open(
     client: &mut ClientTuple,
@@ -39,7 +31,7 @@ pub(crate) fn open(
     connection: &Connection,
     nat: &BackendTuple,
     now_ns: u64,
-) -> Opened {
+) -> Result<(), Exit> {
     flow.connection = *connection;
     flow.connection.state = FLOW_ESTABLISHED;
     flow.connection.wrong_cookies = 0;
@@ -51,16 +43,22 @@ pub(crate) fn open(
     flow.set_generation(connection.generation);
     flow.nat = *nat;
     flow.seen_secs = (now_ns / 1_000_000_000) as u32;
-    // Before the flow is there, so that it is never counted down before it was counted.
-    count::raise(client, connection.route);
-    let Err(unstored) = maps::insert_flow(client, flow) else { return Opened::Flow };
+    // Before the flow is there, so that it is never counted down before it was counted. Many may have been admitted before
+    // any of them opened, so the bounds are compared again.
+    let refused = match count::raise(client, connection.route) {
+        Ok(()) => match maps::insert_flow(client, flow) {
+            Ok(()) => return Ok(()),
+            Err(Unstored::Full) => Exit::reset(Reason::ConnectTableFull),
+            Err(_) => Exit::drop(Reason::ConnectBusy),
+        },
+        Err(exit) => exit,
+    };
     count::lower(client, connection.route);
-    match maps::flow(client).map(|other| other.connection.generation == connection.generation) {
-        Some(true) => Opened::Twice,
-        Some(false) => Opened::Full,
-        None if unstored == Unstored::Full => Opened::Full,
-        None => Opened::Busy,
-    }
+    Err(match maps::flow(client).map(|other| other.connection.generation == connection.generation) {
+        Some(true) => Exit::drop(Reason::ConnectIgnored),
+        Some(false) => Exit::reset(Reason::ConnectTableFull),
+        None => refused,
+    })
 }
 
 /// Counts the connection as established. Its earlier record is removed; the backend's side now belongs to the flow.

@@ -10,7 +10,7 @@ use common::maps::word::{Agreed, units};
 use common::reason::Reason;
 
 use crate::buffer::place;
-use crate::connection::open::{self, Opened};
+use crate::connection::open;
 use crate::connection::{count, pending};
 use crate::delivery;
 use crate::exit::Exit;
@@ -164,12 +164,7 @@ verified! {
         // The client may be gone: only an answer to a probe shows that it is not.
         let on_trial = if p.challenged != 0 { FLOW_BACKEND_ON_TRIAL } else { 0 };
         connection.flags = if undelivered { FLOW_UNDELIVERED } else { 0 } | on_trial;
-        match open::open(&mut received.client, flow, &connection, &p.nat, received.now_ns) {
-            Opened::Flow => {}
-            Opened::Twice => return Err(Exit::drop(Reason::ConnectIgnored)),
-            Opened::Busy => return Err(Exit::drop(Reason::ConnectBusy)),
-            Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
-        }
+        open::open(&mut received.client, flow, &connection, &p.nat, received.now_ns)?;
         p.connection.state = PENDING_UNDELIVERED;
         if undelivered {
             count::lower_connecting(&received.client, connection.route, p.slots);

@@ -9,9 +9,9 @@ use common::reason::Reason;
 use common::wire::seq;
 
 use crate::connection::half_open;
-use crate::connection::open::{self, Opened};
+use crate::connection::open;
 use crate::delivery;
-use crate::exit::Exit;
+use crate::exit::{Exit, Verdict};
 use crate::packet::{ACK, FIN, MSS_DEFAULT_V4, MSS_DEFAULT_V6, RST, SYN, Segment};
 use crate::scratch::{Draft, Held, Received};
 use crate::verified::verified;
@@ -133,11 +133,11 @@ verified! {
         f.agree(scale(o.client_scale), scale(o.backend_scale));
         let mut connection = o.connection;
         connection.flags = 0;
-        match open::open(&mut received.client, f, &connection, &o.nat, received.now_ns) {
-            Opened::Flow => {}
-            Opened::Twice | Opened::Busy => return Err(Exit::drop(Reason::SynBusy)),
-            Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
-        }
+        let opened = open::open(&mut received.client, f, &connection, &o.nat, received.now_ns);
+        opened.map_err(|exit| match exit.verdict() {
+            Verdict::Reset => exit,
+            _ => Exit::drop(Reason::SynBusy),
+        })?;
         // The flow takes over the backend's side.
         half_open::remove_held(received, held);
         open::opened(&connection);
