@@ -31,7 +31,7 @@ const COLD: Duration = Duration::from_secs(10);
 /// [`WINDOWS`]: other work on the machine delays some of them.
 const P99: Duration = Duration::from_millis(100);
 /// The limit for the agent's resident memory, its program included, KiB.
-const MEMORY_KIB: u64 = 52 * 1024;
+const MEMORY_KIB: u64 = 42 * 1024;
 
 /// Returns a backend's address. Each tenant has one, and another one after its change.
 fn backend(number: usize) -> String {
