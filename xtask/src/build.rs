@@ -31,7 +31,7 @@ pub(crate) fn run() -> Outcome<Built> {
     }
     // Only for the final link, so that dependencies are compiled once, for this and for the tests.
     command.args(["--", "-C", "target-feature=+crt-static"]);
-    // 0.7 MB of relocations, which every process would read at its start and have in memory, become 20 kB. glibc knows
+    // 0.7 MB of relocations, which every process would read at its start and have in memory, become 10 kB. glibc knows
     // this form from 2.36 on, which Debian 12 has.
     command.args(["-C", "link-arg=-Wl,-z,pack-relative-relocs"]);
     let output = command.output().map_err(|error| process::not_run(STEP, &command, &error))?;
