@@ -137,7 +137,7 @@ fn stale(
 /// Passes on what the watch reports.
 struct Reader {
     seen: watch::Sender<Seen>,
-    /// The full list that has begun holds the Secret.
+    /// The full list in progress holds the Secret.
     is_listed: bool,
 }
 
@@ -231,10 +231,14 @@ mod tests {
         assert!(!format!("{keys:?}").contains("706"), "keys are in no log: {keys:?}");
     }
 
+    async fn news(watch: &mut KeyWatch) -> KeyNews {
+        tokio::time::timeout(10 * ABSENT, watch.next()).await.expect("news")
+    }
+
     /// Returns what is said next of whether the keys can be followed, and after how many seconds.
     async fn said(watch: &mut KeyWatch) -> (Option<String>, u64) {
         let begun = Instant::now();
-        match tokio::time::timeout(10 * ABSENT, watch.next()).await.expect("news") {
+        match news(watch).await {
             KeyNews::Stale(stale) => (stale.map(|stale| stale.why), begun.elapsed().as_secs()),
             KeyNews::Keys(keys) => panic!("{keys:?}"),
         }
@@ -255,7 +259,7 @@ mod tests {
         reader.take(Event::Done("7".to_owned())).await;
         assert!(is_quiet(&mut watch).await);
         reader.take(Event::Put(secret("1"))).await;
-        assert_eq!(watch.next().await, KeyNews::Keys(read(&secret("1")).unwrap()));
+        assert_eq!(news(&mut watch).await, KeyNews::Keys(read(&secret("1")).unwrap()));
         assert_eq!(said(&mut watch).await, (None, 0));
         // The leader makes it again when it looks next.
         reader.take(Event::Gone(secret("1"))).await;
@@ -280,14 +284,14 @@ mod tests {
         for event in [Event::Begin, Event::Listed(secret("1")), Event::Done("7".to_owned())] {
             reader.take(event).await;
         }
-        assert!(matches!(watch.next().await, KeyNews::Keys(_)));
+        assert!(matches!(news(&mut watch).await, KeyNews::Keys(_)));
         assert!(is_quiet(&mut watch).await);
         reader.take(Event::Stale("403 Forbidden".to_owned())).await;
-        let KeyNews::Stale(Some(first)) = watch.next().await else { panic!("it says why") };
+        let KeyNews::Stale(Some(first)) = news(&mut watch).await else { panic!("it says why") };
         assert_eq!((first.source, &*first.why), ("keys", "403 Forbidden"));
         tokio::time::advance(ABSENT).await;
         reader.take(Event::Stale("timeout".to_owned())).await;
-        let KeyNews::Stale(Some(second)) = watch.next().await else { panic!("it says why") };
+        let KeyNews::Stale(Some(second)) = news(&mut watch).await else { panic!("it says why") };
         assert_eq!((second.since, &*second.why), (first.since, "timeout"));
         reader.take(Event::Fresh).await;
         assert_eq!(said(&mut watch).await, (None, 0));
@@ -295,7 +299,7 @@ mod tests {
         let foreign = "Secret vestibule-keys holds no keys that a controller wrote";
         assert_eq!(said(&mut watch).await, (Some(foreign.to_owned()), 0));
         reader.take(Event::Put(secret("0"))).await;
-        assert!(matches!(watch.next().await, KeyNews::Keys(_)));
+        assert!(matches!(news(&mut watch).await, KeyNews::Keys(_)));
         assert_eq!(said(&mut watch).await, (None, 0));
     }
 
