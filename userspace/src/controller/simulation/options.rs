@@ -31,7 +31,7 @@ pub(super) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hangs {
     Nothing,
-    /// Those of the first so many namespaces.
+    /// Those of this many namespaces, the first ones.
     Namespaces(usize),
     Everything,
 }
