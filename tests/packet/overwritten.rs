@@ -4,11 +4,12 @@
 //! then finds neither. Here it is past the head for sure: it passes another element of the same chain, and at that moment the
 //! entry is overwritten, with what it was.
 
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use common::decide::route_key;
 use common::maps::address::{Address, Port};
-use common::maps::backend::Backend;
+use common::maps::backend::{BACKEND_RETIRED, Backend};
 use common::maps::listener::{AddressRole, Listener, ListenerKey, ROLE_VIP};
 use common::maps::name;
 use common::maps::route::{MemberKey, NameKey, NameRoute, Page, PageKey, Route};
@@ -20,8 +21,9 @@ use tests::program::{Outcome, Pod, Programs, Sizes};
 use tests::schedule::{Change, Place, Schedule};
 use tests::world::Device;
 
+use crate::check::assert_dropped;
 use crate::scene::{self, ISN, Offer, dial};
-use crate::setup::backend_address;
+use crate::setup::{backend_address, forget_all};
 
 const ROUTES: u32 = 120;
 /// The first of the routes; there are others.
@@ -209,4 +211,78 @@ fn addresses_and_listeners_are_found_while_they_are_overwritten() {
     let outcome = dialled(&mut programs, SocketAddr::new(hidden, TLS_PORT));
     assert!(other.happened(), "the address was not looked up");
     assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+}
+
+/// Returns the changes of the daemon, which overwrites the first entry with what it is, and then the second one: that gets the
+/// element that the first one had.
+fn taken_over<K: Pod, V: Pod>(map: &'static str, own: (K, V), other: (K, V)) -> [Change; 2] {
+    [Change::replace(map, &own.0, &own.1), Change::replace(map, &other.0, &other.1)]
+}
+
+/// The client was refused as if its route had no backend: those of another route are none of its own.
+#[test]
+fn a_route_that_is_overwritten_while_it_is_read_refuses_nobody() {
+    tests::skip_without_root!();
+    let mut programs = routed();
+    let [own, other] = [FIRST, FIRST + 1]
+        .map(|route| (route, programs.entry::<_, Route>(name::ROUTES, route).expect("the route is there")));
+    let bytes = hello().name(name_of(FIRST)).bytes();
+    let places = [
+        Place::looked_up(name::ROUTES, &FIRST),
+        Place::new(name::ROUTES, &FIRST, offset_of!(Route, v4)),
+        Place::new(name::ROUTES, &FIRST, offset_of!(Route, policy)),
+    ];
+    let mut happened = 0;
+    for place in &places {
+        for nth in 1.. {
+            let client = dial(Family::V4).shake(&mut programs);
+            let changes = taken_over(name::ROUTES, own, other);
+            let schedule = programs.behind_access(place, nth, &changes).expect("the route is there");
+            let outcome = client.send(&mut programs, 0, &bytes);
+            let done = schedule.happened();
+            drop(schedule);
+            if outcome.counted != [(Reason::ConnectSyn, 1)] {
+                assert_dropped(&outcome, Reason::RouteChanged);
+                client.ask(&mut programs, &bytes);
+            }
+            forget_all(&mut programs);
+            if !done {
+                break;
+            }
+            happened += 1;
+        }
+    }
+    assert!(happened > 3, "{happened}");
+}
+
+/// The client and its backend were reset as if the backend had been removed, because another one was.
+#[test]
+fn a_backend_whose_element_is_another_ones_while_it_accepts_gets_the_hello() {
+    tests::skip_without_root!();
+    let mut programs = routed();
+    let bytes = hello().name(name_of(FIRST)).bytes();
+    let mut happened = 0;
+    for nth in 1.. {
+        let backend = dial(Family::V4).shake(&mut programs).ask(&mut programs, &bytes);
+        let id = backends_of(FIRST).into_iter().find(|id| {
+            let record: Backend = programs.entry(name::BACKENDS, *id).expect("it is there");
+            IpAddr::from(record.address) == backend.address.ip()
+        });
+        let id = id.expect("a backend of the route");
+        let [own, mut other] = [id, backends_of(FIRST + 1)[0]]
+            .map(|id| (id, programs.entry::<_, Backend>(name::BACKENDS, id).expect("it is there")));
+        other.1.flags |= BACKEND_RETIRED;
+        let place = Place::looked_up(name::BACKENDS, &id);
+        let changes = taken_over(name::BACKENDS, own, other);
+        let schedule = programs.behind_access(&place, nth, &changes).expect("the backend is there");
+        backend.accept(&mut programs);
+        let done = schedule.happened();
+        drop(schedule);
+        forget_all(&mut programs);
+        if !done {
+            break;
+        }
+        happened += 1;
+    }
+    assert!(happened > 0, "nobody looks it up");
 }

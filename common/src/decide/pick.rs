@@ -63,7 +63,7 @@ pub fn pick(tables: &impl Tables, choice: &mut Choice, client: &ClientTuple) -> 
 #[inline(always)]
 pub fn table(tables: &impl Tables, route: u32, is_v4: bool) -> Result<(Table, u8), Reason> {
     let mut record = Route::zeroed();
-    if !tables.route(route, &mut record) {
+    if !stable(&mut record, |to| tables.route(route, to))? {
         return Err(Reason::PickNone);
     }
     let (table, other) = if is_v4 { (record.v4, record.v6) } else { (record.v6, record.v4) };

@@ -13,10 +13,9 @@ use crate::maps;
 /// Whether the backend still takes connections: `Err` when it was removed while the connection was opened.
 #[inline(always)]
 pub(crate) fn may_open(connection: &Connection) -> Result<(), Exit> {
-    match maps::backend(&connection.backend) {
-        Some(backend) if backend.flags & BACKEND_RETIRED == 0 => Ok(()),
-        _ => Err(Exit::reset(Reason::ConnectRetired)),
-    }
+    let takes = || maps::backend(&connection.backend).is_some_and(|b| b.flags & BACKEND_RETIRED == 0);
+    // Looked up again, for the daemon may have overwritten the entry, and the element that was found be another backend's by now.
+    if takes() || takes() { Ok(()) } else { Err(Exit::reset(Reason::ConnectRetired)) }
 }
 
 /// Makes the flow of a connection. Its numbers, scales and options are already in `flow`, its flags in `connection`.
