@@ -11,8 +11,8 @@ use tests::world::Device;
 
 use crate::check::{assert_dropped, assert_handed_on, sent};
 use crate::half_open::{caller, from_client, knock, tcp};
-use crate::open::{HELLO, Open, open_with};
-use crate::scene::{Offer, dial, ready};
+use crate::open::{HELLO, Open, open, open_with};
+use crate::scene::{BACKEND_ISN, Offer, behind, dial, ready};
 
 /// Opens a connection in which both ends sent and acknowledged 100 bytes.
 fn talked(programs: &mut Programs, family: Family, port: u16) -> Open {
@@ -215,6 +215,28 @@ fn bytes_behind_a_fin_show_that_it_was_forged() {
         open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 100, 100).payload([2; 50]));
         let flow = open.flow(&programs);
         assert_eq!((flow.connection.state, flow.client.sent.fin), (FLOW_ESTABLISHED, 0));
+    }
+}
+
+/// A byte behind a gap, forged in the name of a backend that is silent, is acknowledged by no client: it was taken for one that never
+/// acknowledges anything, and reset after a minute.
+#[test]
+fn only_the_backends_first_byte_begins_what_its_client_has_to_acknowledge() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let has_first = |programs: &Programs| open.flow(programs).backend.sent.has_first();
+        open.pass_to_client(&mut programs, &open.backend_segment(1_000, HELLO).payload([9]));
+        assert_eq!(open.flow(&programs).backend.sent.next, behind(BACKEND_ISN, 1_001));
+        open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO));
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0).payload([1; 10]));
+        assert!(!has_first(&programs));
+        let agreed = open.flow(&programs).backend.sent.agreed();
+        open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO).payload([2; 10]));
+        assert!(has_first(&programs), "although it ends before the forged one");
+        assert_eq!(open.flow(&programs).backend.sent.agreed(), agreed);
+        crate::setup::forget_all(&mut programs);
     }
 }
 

@@ -225,6 +225,12 @@ impl Flow {
         self.hops.generation = half;
     }
 
+    /// Returns the sequence number of the backend's first byte, in its own numbers.
+    #[inline(always)]
+    pub const fn first_byte(&self) -> u32 {
+        self.vip_isn.wrapping_add(1).wrapping_add(self.seq_delta)
+    }
+
     /// Sets what the handshakes agreed on.
     #[inline(always)]
     pub const fn agree(&mut self, client: Agreed, backend: Agreed) {

@@ -69,7 +69,7 @@ map_struct! {
         pub generation: u16,
         /// 1: its last byte is a FIN.
         pub fin: u8,
-        /// What its handshake agreed on, which does not change: [`Agreed::bits`].
+        /// What its handshake agreed on, which does not change: [`Agreed::bits`]. Bit 5, of a backend: its first byte was seen.
         pub agreed: u8,
     }
 }
@@ -78,6 +78,7 @@ word!(Sent, u16);
 impl Sent {
     /// Returns the word after a segment that ends at `end`. Bytes after a FIN prove that the FIN was forged.
     #[inline(always)]
+    #[must_use]
     pub const fn extended(mut self, end: u32, fin: bool) -> Self {
         if seq::before(self.next, end) {
             self.next = end;
@@ -86,6 +87,25 @@ impl Sent {
             self.fin = 1;
         }
         self
+    }
+}
+
+/// Bit of [`Sent::agreed`]: a segment began with the backend's first byte.
+const BEGAN: u8 = 32;
+
+impl Sent {
+    /// Returns the word after a segment that began with the backend's first byte, if it did.
+    #[inline(always)]
+    #[must_use]
+    pub const fn began(mut self, first: bool) -> Self {
+        self.agreed |= if first { BEGAN } else { 0 };
+        self
+    }
+
+    /// Whether a segment began with the backend's first byte. Where none did, what was seen lies behind a gap.
+    #[inline(always)]
+    pub const fn has_first(self) -> bool {
+        self.agreed & BEGAN != 0
     }
 }
 

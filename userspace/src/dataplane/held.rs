@@ -117,11 +117,12 @@ fn limit(flow: &Flow) -> Option<(u32, u32)> {
     (client.sent.fin != backend.sent.fin).then_some((HALF_CLOSED_SECS, progress(flow)))
 }
 
-/// Whether the client never acknowledged anything, although there are bytes of the backend.
+/// Whether the client never acknowledged anything, although there are bytes of the backend, from its first one on. Bytes behind a gap
+/// are acknowledged by nobody, and anybody may have sent them.
 fn is_silent(flow: &Flow) -> bool {
-    let first = flow.vip_isn.wrapping_add(1).wrapping_add(flow.seq_delta);
     let acked = flow.client.acked.number;
-    acked == first && seq::before(acked, flow.backend.sent.next)
+    let sent = flow.backend.sent;
+    sent.has_first() && acked == flow.first_byte() && seq::before(acked, sent.next)
 }
 
 /// A number that changes when either end acknowledges more; if the client never acknowledged anything, when it does.
@@ -153,6 +154,7 @@ mod tests {
         (flow.client.sent.next, flow.backend.acked.number) = (500, 500);
         (flow.backend.sent.next, flow.client.acked.number) =
             (first.wrapping_add(sent), first.wrapping_add(acked));
+        flow.backend.sent = flow.backend.sent.began(true);
         flow
     }
 
@@ -184,6 +186,31 @@ mod tests {
         // Nothing to acknowledge yet: the backend is silent, too.
         assert!(!look(&mut held, &flow(1, 0, 0), 5_000));
         assert!(held.0.is_empty());
+    }
+
+    /// A stranger sends a byte in the name of a backend that says nothing. The client's host keeps it, and waits for what comes before.
+    #[test]
+    fn a_byte_behind_a_gap_is_asked_about_and_does_not_end_a_silent_connection() {
+        let mut held = Held::default();
+        let mut gap = flow(1, 1_001, 0);
+        gap.backend.sent.agreed = 0;
+        assert_eq!([0, 60, 1_199].map(|now| over(&mut held, &gap, now)), [None; 3]);
+        assert_eq!(over(&mut held, &gap, 1_200), Some(Over::Ask));
+        // The backend's own bytes: from now on, its client has a minute.
+        gap.backend.sent = gap.backend.sent.began(true);
+        assert_eq!([1_201, 1_260].map(|now| over(&mut held, &gap, now)), [None; 2]);
+        assert_eq!(over(&mut held, &gap, 1_261), Some(Over::End));
+    }
+
+    /// Both may be a stranger's: neither end knows of them.
+    #[test]
+    fn ends_with_a_fin_each_that_nobody_acknowledges_are_asked() {
+        let mut held = Held::default();
+        let mut closing = flow(1, 5, 1);
+        (closing.client.sent.next, closing.client.sent.fin) = (501, 1);
+        closing.backend.sent.fin = 1;
+        assert_eq!([0, 1_199].map(|now| over(&mut held, &closing, now)), [None; 2]);
+        assert_eq!(over(&mut held, &closing, 1_200), Some(Over::Ask));
     }
 
     #[test]

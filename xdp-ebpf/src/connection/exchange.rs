@@ -114,8 +114,9 @@ verified! {
 
 verified! {
     /// Extends what an end sent; `false`: the record belongs to another connection now.
-    pub(crate) fn extend as exchange_extend(sent: Sent; generation: u32, end: u32, fin: u32) -> bool {
-        atomic::change(sent, generation, |was| Sent::of(was).extended(end, fin != 0).bits()).is_some()
+    pub(crate) fn extend as exchange_extend(sent: Sent; generation: u32, end: u32, fin: u32, first: u32) -> bool {
+        let extended = |was| Sent::of(was).extended(end, fin != 0).began(first != 0).bits();
+        atomic::change(sent, generation, extended).is_some()
     }
 }
 

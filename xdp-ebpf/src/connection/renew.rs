@@ -27,7 +27,7 @@ pub(crate) fn is_repeated(received: &Received, flow: &mut Flow) -> bool {
 /// before the flow opened.
 #[inline(always)]
 pub(crate) fn is_known(flow: &Flow, flags: u8, segment: &Segment) -> bool {
-    let first = flow.vip_isn.wrapping_add(1).wrapping_add(flow.seq_delta);
+    let first = flow.first_byte();
     let certain = flags & FLOW_SYN_SEEN == 0 && flow.client.acked.number != first;
     certain || fits(flow, segment)
 }

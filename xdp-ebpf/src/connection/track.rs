@@ -63,6 +63,8 @@ struct Said {
     ack: u32,
     window: u32,
     fin: bool,
+    /// Whether it begins with the backend's first byte.
+    first: bool,
 }
 
 /// Raises the words of its sender, which were read as `near`. `false`: the record belongs to another connection now.
@@ -74,8 +76,10 @@ fn learn(sender: &mut End, near: &End, generation: u32, said: Said) -> bool {
         return false;
     }
     // One without data or FIN shows nothing that its sender sent.
-    let is_news = said.end != said.seq && near.sent.extended(said.end, said.fin) != near.sent;
-    !is_news || exchange::extend(&mut sender.sent, generation, said.end, u32::from(said.fin))
+    let extended = near.sent.extended(said.end, said.fin).began(said.first);
+    let is_news = said.end != said.seq && extended != near.sent;
+    let (fin, first) = (u32::from(said.fin), u32::from(said.first));
+    !is_news || exchange::extend(&mut sender.sent, generation, said.end, fin, first)
 }
 
 verified! {
@@ -87,6 +91,7 @@ verified! {
             true => received.segment.ack.wrapping_add(flow.seq_delta),
             false => received.segment.ack,
         };
+        let first = flow.first_byte();
         let (client_scale, backend_scale) = (flow.client.sent.agreed().scale, flow.backend.sent.agreed().scale);
         let (sender, receiver, scale, other_scale) = match from_client {
             true => (&mut flow.client, &flow.backend, client_scale, backend_scale),
@@ -113,7 +118,8 @@ verified! {
         }
         if !track::is_old(end, &far) {
             let (window, fin) = (track::window(seg.window, scale), seg.has(FIN));
-            if !learn(sender, &near, generation, Said { seq: seg.seq, end, ack, window, fin }) {
+            let said = Said { seq: seg.seq, end, ack, window, fin, first: !from_client && seg.seq == first };
+            if !learn(sender, &near, generation, said) {
                 return Heard::Stray;
             }
         }
