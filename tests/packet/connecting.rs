@@ -1,7 +1,7 @@
 //! The bound on hellos of one source that wait for the backends of one route.
 
 use common::maps::name;
-use common::maps::settings::Settings;
+use common::maps::settings::{Cursors, Settings};
 use common::maps::source::{Share, ShareKey};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, server_name};
@@ -9,10 +9,10 @@ use tests::fill::default_settings;
 use tests::hello::hello;
 use tests::program::{Programs, Sizes};
 
-use crate::check::{assert_dropped, assert_sent, sent};
+use crate::check::{assert_dropped, assert_sent, order, sent};
 use crate::delivery::collect;
 use crate::scene::{Backend, Client, dial, ready, usual_hello};
-use crate::setup::{remove_hello, route_counts};
+use crate::setup::{forget_all, remove_flow, remove_hello, route_counts};
 
 /// One tenant's silent backends refused the clients of other tenants behind the same address.
 #[test]
@@ -65,9 +65,61 @@ fn a_long_hello_counts_for_each_slot_that_it_takes() {
         // Data behind the hello takes slots, too, but those are not counted.
         assert_dropped(&first.send(&mut programs, 5_000, &[0x17; 1_400]), Reason::HelloBuffered);
         backend.accept(&mut programs);
+        assert_eq!(count(&programs), Some(4), "the backend acknowledged nothing");
+        backend.give(&mut programs, &backend.at(0, 5_000));
         assert_eq!(count(&programs), Some(1));
         second.give(&mut programs, &second.at(517).rst());
         assert_eq!(count(&programs), Some(0));
+    }
+}
+
+/// A client and its own backend, which accepted every connection and acknowledged nothing, took the slots of all: what was kept for
+/// the backend was in no bound.
+#[test]
+fn hellos_that_a_backend_never_acknowledges_are_bounded_and_their_slots_come_back() {
+    tests::skip_without_root!();
+    const BOUND: u32 = 32;
+    let sizes = Sizes::default();
+    let mut programs = ready();
+    programs.settings(Settings { share_connecting_max: BOUND, ..default_settings(sizes) });
+    let long = hello().name(server_name(0)).length(16_300).bytes();
+    let taken = |programs: &Programs| programs.element::<Cursors>(name::CURSORS, 0).buffered;
+    for family in FAMILIES {
+        let before = taken(&programs);
+        let mut opened = Vec::new();
+        let key = ShareKey::of(&dial(family).tuple(), 1);
+        let count = |programs: &Programs| {
+            programs.entry::<_, Share>(name::SHARES, key).map_or(0, |share| share.connecting)
+        };
+        while count(&programs) < BOUND && opened.len() < sizes.hellos as usize / 9 {
+            let client = dial(family).port(41_000 + opened.len() as u16).shake(&mut programs);
+            let backend = collect(&mut programs, client, &long, 1_400);
+            assert_eq!(backend.accept(&mut programs).counted, [(Reason::ConnectHello, 1)]);
+            opened.push((client, backend));
+        }
+        assert_eq!((opened.len(), count(&programs), taken(&programs) - before), (4, 32, 32));
+        assert!(taken(&programs) - before < sizes.hellos / 2);
+        let next = dial(family).port(42_000).shake(&mut programs);
+        let outcome = next.send(&mut programs, 0, &usual_hello());
+        assert_sent(&outcome, Reason::AdmitConnecting, &next.refusal());
+        // Each end gives them back once: delivered, reset by the client, ended by the daemon, and left over without a flow.
+        let mut ends = opened.into_iter();
+        let mut next = || ends.next().expect("four are open");
+        let (_, backend) = next();
+        backend.give(&mut programs, &backend.at(0, 16_300));
+        assert_eq!((count(&programs), taken(&programs) - before), (24, 24));
+        let (client, _) = next();
+        client.give(&mut programs, &client.at(0).rst());
+        programs.expire(&order(client.dial.tuple(), Reason::ExpireClosed));
+        assert_eq!((count(&programs), taken(&programs) - before), (16, 16));
+        let (client, _) = next();
+        programs.expire(&order(client.dial.tuple(), Reason::ExpireIdle));
+        assert_eq!((count(&programs), taken(&programs) - before), (8, 8));
+        let (client, _) = next();
+        remove_flow(&mut programs, client.dial.tuple());
+        programs.expire(&order(client.dial.tuple(), Reason::ExpireHello));
+        assert_eq!((count(&programs), taken(&programs) - before), (0, 0));
+        forget_all(&mut programs);
     }
 }
 

@@ -72,6 +72,7 @@ verified! {
 
 verified! {
     /// Counts the slots of a hello of the client's that begins to wait for a backend of the route, before its record says so.
+    /// They count until the backend has acknowledged what we acknowledged.
     pub(crate) fn raise_connecting as count_raise_connecting(client: ClientTuple; route: u32, slots: u32) -> () {
         let key = ShareKey::of(client, route);
         let share = || maps::share(&key).map(|share| &mut share.connecting);
@@ -84,8 +85,8 @@ verified! {
     }
 }
 
-/// Counts such a hello down again, by the CPU that ends its record's state of connecting. Inlined: removal of a record is
-/// as many calls deep as the kernel allows.
+/// Counts such a hello down again, by the CPU that removes its record. Inlined: removal of a record is as many calls deep
+/// as the kernel allows.
 #[inline(always)]
 pub(crate) fn lower_connecting(client: &ClientTuple, route: u32, slots: u8) {
     if let Some(share) = maps::share(&ShareKey::of(client, route)) {

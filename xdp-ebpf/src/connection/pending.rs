@@ -2,7 +2,8 @@
 
 use common::decide::store::Unstored;
 use common::maps::flow::{
-    BUFFER_BYTES, ClientTuple, Flow, PENDING_COLLECTING, PENDING_CONNECTING, RECORD_EMPTY, RECORD_LOCKED,
+    BUFFER_BYTES, ClientTuple, Flow, PENDING_COLLECTING, PENDING_CONNECTING, PENDING_UNDELIVERED,
+    RECORD_EMPTY, RECORD_LOCKED,
 };
 use common::reason::Reason;
 
@@ -157,8 +158,10 @@ verified! {
         let Some(held) = maps::pending(client) else { return };
         let epoch = held.source_epoch;
         let (state, generation) = (held.connection.state, held.connection.generation);
-        if state == PENDING_CONNECTING {
+        if state == PENDING_CONNECTING || state == PENDING_UNDELIVERED {
             count::lower_connecting(client, held.connection.route, held.slots);
+        }
+        if state == PENDING_CONNECTING {
             // If it became a flow, the flow keeps the backend's side.
             if !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation) {
                 // Not copied: the stack is as deep here as the kernel allows, and nobody else changes a locked record.

@@ -10,8 +10,7 @@ use common::maps::word::{Agreed, units};
 use common::reason::Reason;
 
 use crate::buffer::place;
-use crate::connection::open;
-use crate::connection::{count, pending};
+use crate::connection::{open, pending};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::Skb;
@@ -167,7 +166,7 @@ verified! {
         open::open(&mut received.client, flow, &connection, &p.nat, received.now_ns)?;
         p.connection.state = PENDING_UNDELIVERED;
         if undelivered {
-            count::lower_connecting(&received.client, connection.route, p.slots);
+            // Its slots go on counting for its source and route: the backend may never acknowledge it.
             pending::write(received, waiting);
         } else {
             place::free(waiting);

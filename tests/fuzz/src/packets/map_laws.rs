@@ -172,7 +172,8 @@ impl Held {
     /// when it began to.
     fn connecting_counts(&self) {
         let mut shares = BTreeMap::new();
-        let connecting = self.hellos.iter().filter(|(_, hello)| hello.connection.state == PENDING_CONNECTING);
+        let counted = [PENDING_CONNECTING, PENDING_UNDELIVERED];
+        let connecting = self.hellos.iter().filter(|(_, hello)| counted.contains(&hello.connection.state));
         for (client, hello) in connecting {
             *shares.entry(ShareKey::of(client, hello.connection.route)).or_insert(0) +=
                 u32::from(hello.slots);
