@@ -17,7 +17,7 @@ const HALF_CLOSED_SECS: u32 = 300;
 /// After this time without progress, the ends of a flow with unacknowledged bytes or FIN are asked: longer than the 15
 /// retransmissions of Linux (`tcp_retries2`). They are not reset at once. A reader that stops, and has its window closed, may do so
 /// for hours; and the bytes may be a stranger's, that the other end did not accept.
-pub(super) const UNACKNOWLEDGED_SECS: u32 = 1_200;
+const UNACKNOWLEDGED_SECS: u32 = 1_200;
 
 /// The flows that are being watched.
 #[derive(Debug, Default)]
