@@ -3,9 +3,17 @@
 //! Every segment of a flow passes: its ends judge for themselves. But the flow learns numbers, ends and life only from
 //! segments that its ends would take, because anybody who knows addresses and ports can send the others.
 
-use crate::maps::flow::{End, WINDOW_SCALE_NONE};
+use crate::maps::flow::{End, Flow, WINDOW_SCALE_NONE};
 use crate::maps::word::WINDOW_UNIT;
 use crate::wire::seq;
+
+impl Flow {
+    /// Returns the sequence number of the backend's first byte, in its own numbers.
+    #[inline(always)]
+    pub const fn first_byte(&self) -> u32 {
+        self.vip_isn.wrapping_add(1).wrapping_add(self.seq_delta)
+    }
+}
 
 /// Returns a window of a segment without SYN in bytes, by the scale of the end that announces it.
 #[inline(always)]

@@ -128,7 +128,6 @@ pub const FLOW_ESTABLISHED: u8 = 1;
 pub const FLOW_CLOSED: u8 = 3;
 /// [`Connection::state`] of a [`Flow`]: reset; every packet is answered with RST.
 pub const FLOW_RESET: u8 = 7;
-
 /// [`Connection::state`] of a [`Flow`]: a CPU is removing the record; no other may change it. If the kernel does not remove
 /// it, it is [`FLOW_RESET`] again.
 pub const FLOW_REMOVED: u8 = 15;
@@ -143,14 +142,12 @@ pub const FLOW_SYN_SEEN: u8 = 2;
 pub const FLOW_CLIENT_ON_TRIAL: u8 = 4;
 /// [`Connection::flags`]: the same for a RST of the backend; the daemon asks the client. Also set for [`Pending::challenged`].
 pub const FLOW_BACKEND_ON_TRIAL: u8 = 8;
-/// [`Connection::flags`]: the daemon asked; a segment of the end that was asked clears this flag and the one
-/// of the trial.
+/// [`Connection::flags`]: the daemon asked; a segment of the end that was asked clears this flag and the one of the trial.
 pub const FLOW_PROBED: u8 = 16;
 /// [`Connection::flags`]: the path to the client is narrower than its backend's segments. Routers may fragment them, so
 /// they lose DF (IPv4), or the backend was notified (IPv6).
 pub const FLOW_FRAGMENTED: u8 = 32;
-/// [`Connection::flags`]: the daemon's order to end the flow is being carried out. A segment of either end that is believed
-/// clears this flag, and the flow is ended only while it is set: the order is about a flow that nothing happened to.
+/// [`Connection::flags`]: an order of the daemon ends the flow, unless a segment that is believed clears this flag.
 pub const FLOW_ENDING: u8 = 64;
 
 /// [`Connection::state`] of a [`Pending`] or [`HalfOpen`]: what belonged to it was given back, but the kernel did not remove
@@ -223,12 +220,6 @@ impl Flow {
         self.backend.acked.generation = half;
         self.syn.generation = half;
         self.hops.generation = half;
-    }
-
-    /// Returns the sequence number of the backend's first byte, in its own numbers.
-    #[inline(always)]
-    pub const fn first_byte(&self) -> u32 {
-        self.vip_isn.wrapping_add(1).wrapping_add(self.seq_delta)
     }
 
     /// Sets what the handshakes agreed on.
