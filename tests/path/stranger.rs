@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::stranger::Rig;
+use tests::stranger::{Rig, Tally};
 
 use crate::scene::{eventually, turn};
 
@@ -33,6 +33,14 @@ fn strangers_end_nothing_that_survives_them_without_vestibule() {
         assert!(reasons.get(reason).is_some_and(|count| *count > 0), "no {reason} in {reasons:?}");
     }
     assert!(tally.survived * 10 >= tally.looks * 9, "too few direct connections survive: {tally:?}");
+    assert!(tally.is_taken_seldom(), "{tally:?}");
     let gone = eventually(Duration::from_secs(60), || rig.entries(&tally).unwrap() == [0; 3]);
     assert!(gone, "entries of FLOWS, PENDING, NATS: {:?}; {tally:?}", rig.entries(&tally));
+    rig.age_hit(&tally).unwrap();
+    let all = || rig.entries(&Tally::default()).unwrap();
+    assert!(
+        eventually(Duration::from_secs(60), || all() == [0; 3]),
+        "of flows that were hit: {:?}; {tally:?}",
+        all()
+    );
 }
