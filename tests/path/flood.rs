@@ -175,9 +175,15 @@ fn flood_from_afar(scene: &Scene, forgers: &Forgers, family: Family) {
     });
     let mut times = times.into_inner().unwrap();
     times.sort();
-    println!("times to reach a tenant: median {:?}, longest {:?}", times[50], times[99]);
+    println!(
+        "times to reach a tenant: median {:?}, 95th {:?}, longest {:?}",
+        times[50], times[94], times[99]
+    );
     // Two round trips; a client that had to repeat a SYN would have waited for a second.
     assert!(times[50] < Duration::from_millis(900), "median {:?}, {moved:?}", times[50]);
+    // A flood that fills the links may cost a few a packet, but not one in twenty waits for that second.
+    let repeated = Duration::from_secs(1) + 4 * DELAY;
+    assert!(times[94] < repeated, "95th {:?}, median {:?}, {moved:?}", times[94], times[50]);
     let [answered, passed] =
         ["SynAnswered", "SynForwarded"].map(|reason| moved.get(reason).copied().unwrap_or(0));
     assert!(answered > sent / 2, "{answered} of {sent} SYNs, {rate} a second, were answered: {moved:?}");
