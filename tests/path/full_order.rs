@@ -15,7 +15,7 @@ use tests::addresses::{Family, TLS_PORT, backend, server_name};
 use tests::config::{Backend, Config};
 use tests::hello::hello;
 use tests::pinned::{insert_pinned, pinned_entries};
-use tests::raw::{End, end_of};
+use tests::raw::{self, End, end_of};
 use tests::server::read_line;
 use tests::topology::{Options, UPLINK};
 use tests::tuple::client_tuple;
@@ -264,4 +264,38 @@ fn in_a_full_map_connections_go_in_order_and_only_as_many_as_must() {
     }
     kinds.idle.assert_echo();
     kinds.used.iter_mut().for_each(Group::assert_echo);
+}
+
+/// Source ports towards a backend.
+const PORTS: usize = 20;
+/// As many may be taken before any flow is evicted.
+const PORTS_BOUND: usize = PORTS * 4 / 5;
+/// Idle connections whose ends answer, to the backend that has no port left.
+const ANSWERING: usize = 2;
+
+/// One client could open as many connections as a backend has source ports, and vanish: nobody else reached that backend for 25 hours.
+#[test]
+fn connections_of_clients_that_are_gone_leave_a_backend_its_source_ports() {
+    tests::skip_without_root!();
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.source_ports = Some(format!("1024-{}", 1024 + PORTS - 1));
+    config.route_mut("tenant-a").backends = vec![Backend::new(backend(Family::V4, 0, 0), ECHO_PORT)];
+    let scene = Scene::echo_with(&Options::default(), &config);
+    let (mut idle, gone) = (Group::open(&scene, ANSWERING, None, 0), gone(&scene));
+    let mut used = Group::open(&scene, PORTS - ANSWERING - GONE, None, 0);
+    let (vip, bytes) = (scene.lab.vip(Family::V4, TLS_PORT), hello().name(server_name(0)).bytes());
+    let connects = || scene.lab.client.run(|| raw::hello(vip, &bytes, &[])).is_ok();
+    assert!(!connects(), "no port is left");
+    gone.age(&scene, 2 * AGED_SECS);
+    // Asked first.
+    idle.age(&scene, 2 * AGED_SECS + 10);
+    let left = PORTS_BOUND - ANSWERING - used.streams.len();
+    let is_left = || gone.left(&scene) == left;
+    assert!(eventually(Duration::from_secs(60), is_left), "{:?}", scene.daemon.reasons());
+    assert!(eventually(Duration::from_secs(10), connects), "{:?}", scene.daemon.reasons());
+    // Two walks more, which evict no others.
+    std::thread::sleep(Duration::from_secs(21));
+    assert_eq!([gone.left(&scene), idle.left(&scene)], [left, ANSWERING], "{:?}", scene.daemon.reasons());
+    idle.assert_echo();
+    used.assert_echo();
 }

@@ -9,18 +9,19 @@ use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, Flow, PENDIN
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
 
-use super::crowd::{self, Crowd, Lingering};
+use super::crowd::{self, Candidate, Crowd, Lingering};
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::{Held, Over};
 use super::maps::Maps;
 use super::orphans::Orphans;
 use super::pin::Pins;
+use super::ports::Ports;
 use super::read::{now_ns, now_secs};
 use super::request::{ends, expiry, of_flow, of_held, of_record};
 pub use super::runner::ExpireError;
 use super::runner::Runner;
 use super::sources;
-use super::swept::Found;
+use super::swept::{Ended, Found};
 use super::trials::Trials;
 use crate::plan::Selector;
 
@@ -34,25 +35,13 @@ pub struct Expirer {
     runner: Runner,
     trials: Trials,
     held: Held,
+    ports: Ports,
     orphans: Orphans,
     lingering: Lingering,
     /// What the last sweeps found.
     found: Found,
     /// Backends whose SYN was not sent, because their link address is not known.
     unresolved: Vec<IpAddr>,
-}
-
-/// The numbers of connections that were ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Established flows; both ends are reset.
-    pub flows: u32,
-    /// Closed flows; their entries are removed.
-    pub closed: u32,
-    /// Waiting hellos; their clients are reset.
-    pub hellos: u32,
-    /// Half-open connections; their entries are removed.
-    pub half_opens: u32,
 }
 
 impl Expirer {
@@ -64,6 +53,7 @@ impl Expirer {
             runner,
             trials: Trials::default(),
             held: Held::default(),
+            ports: Ports::default(),
             orphans: Orphans::default(),
             lingering: Lingering::default(),
             found: Found::default(),
@@ -228,13 +218,14 @@ impl Expirer {
     }
 
     /// Checks every flow: ends idle ones and those that are held, removes closed ones that are left over, notes those on
-    /// trial, and makes room in a crowded map.
+    /// trial, and makes room in a crowded map and for backends with few source ports left.
     pub fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_secs();
         let (mut idle, mut closed, mut stuck) = (Vec::new(), Vec::new(), Vec::new());
         let mut crowd = self.crowd()?;
-        let (trials, held, mut found) = (&mut self.trials, &mut self.held, 0);
+        let (trials, held, ports, mut found) = (&mut self.trials, &mut self.held, &mut self.ports, 0);
         held.begin();
+        ports.begin(settings);
         self.maps.flows.walk(|client, flow| {
             found += 1;
             match flow_is_due(flow, now, settings) {
@@ -250,6 +241,9 @@ impl Expirer {
                     if crowd.is_crowded() {
                         crowd.note(client, flow, held.stuck(client, flow, now), now);
                     }
+                    if let Some(crowd) = ports.note(flow, trials.makes_room(client, flow)) {
+                        crowd.note(client, flow, held.stuck(client, flow, now), now);
+                    }
                 }
             }
         })?;
@@ -259,7 +253,9 @@ impl Expirer {
         for (client, flow) in &stuck {
             self.ask_both(client, flow, false)?;
         }
-        let crowded = self.make_room(crowd)?;
+        let mut evicted = crowd.into_first();
+        evicted.extend(self.ports.end(&evicted));
+        let crowded = self.make_room(&evicted)?;
         self.note_ended(flows + crowded, settings);
         self.sweep_sources(settings)?;
         let orphans = self.orphans.sweep(&self.maps, now)?;
@@ -289,9 +285,9 @@ impl Expirer {
     }
 
     /// Ends the flows that are evicted, and asks the ends of idle ones.
-    fn make_room(&mut self, crowd: Crowd) -> Result<u32, ExpireError> {
+    fn make_room(&mut self, evicted: &[Candidate]) -> Result<u32, ExpireError> {
         let mut ended = 0;
-        for candidate in crowd.into_first() {
+        for candidate in evicted {
             let (client, flow) = (&candidate.client, &candidate.flow);
             if !candidate.is_idle() {
                 ended += u32::from(self.run(&of_held(client, flow, Reason::ExpireCrowded))?);

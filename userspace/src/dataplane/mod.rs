@@ -36,6 +36,8 @@ pub mod due;
 mod held;
 /// Flows that are evicted in a crowded map.
 mod crowd;
+/// Flows that are evicted to a backend with few source ports left.
+mod ports;
 /// Counts of sources that are not needed.
 mod sources;
 /// Source ports without a connection.

@@ -1,4 +1,4 @@
-//! What the last sweeps found, for scrapes: these walk through no map that grows with connections.
+//! What sweeps ended, and what the last ones found, for scrapes: these walk through no map that grows with connections.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,6 +11,19 @@ pub struct Found {
     pub hellos: u64,
     /// Routes that refuse connections; `None`: not known yet.
     pub refusing: Option<u64>,
+}
+
+/// The numbers of connections that were ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Established flows; both ends are reset.
+    pub flows: u32,
+    /// Closed flows; their entries are removed.
+    pub closed: u32,
+    /// Waiting hellos; their clients are reset.
+    pub hellos: u32,
+    /// Half-open connections; their entries are removed.
+    pub half_opens: u32,
 }
 
 /// What the thread that sweeps found last, shared with scrapes.

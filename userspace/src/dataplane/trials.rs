@@ -64,6 +64,11 @@ impl Trials {
         self.0.values().filter(|trial| trial.crowded).count()
     }
 
+    /// Whether this flow was taken up because it may have to make room, and is still being asked.
+    pub(super) fn makes_room(&self, client: &ClientTuple, flow: &Flow) -> bool {
+        is_on_trial(flow) && self.0.get(client).is_some_and(|trial| trial.crowded)
+    }
+
     /// Returns the clients of all flows noted.
     pub(super) fn clients(&self) -> Vec<ClientTuple> {
         self.0.keys().copied().collect()
@@ -202,6 +207,10 @@ mod tests {
         trials.asked(&client(2), 8, true);
         trials.asked(&client(3), 9, false);
         assert_eq!(trials.crowded(), 1);
+        let makes_room =
+            |port| trials.makes_room(&client(port), &flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED));
+        assert_eq!([1, 2, 3].map(makes_room), [false, true, false]);
+        assert!(!trials.makes_room(&client(2), &flow(8, 0)), "it answered");
         let asked = |port, generation| (client(port), flow(generation, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED));
         trials.next(&[asked(1, 7), asked(2, 8), asked(3, 9)]);
         assert_eq!(trials.crowded(), 1, "as long as it is asked");

@@ -8,9 +8,9 @@ use common::maps::settings::Settings;
 use common::reason::Reason;
 
 use crate::dataplane::apply::apply;
-use crate::dataplane::expire::{Ended, ExpireError, Expirer};
+use crate::dataplane::expire::{ExpireError, Expirer};
 use crate::dataplane::read;
-use crate::dataplane::swept::Found;
+use crate::dataplane::swept::{Ended, Found};
 use crate::dataplane::table::TableError;
 use crate::plan::{Change, Selector};
 

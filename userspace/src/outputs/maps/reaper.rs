@@ -17,10 +17,10 @@ use super::ender::Ender;
 use super::refusing::{INTERVAL_SECS, Refusing};
 use super::resting::Resting;
 use crate::dataplane::evictions::Evictions;
-use crate::dataplane::expire::{self, ExpireError, Expirer};
+use crate::dataplane::expire::{ExpireError, Expirer};
 use crate::dataplane::maps::settle;
 use crate::dataplane::pin::Pins;
-use crate::dataplane::swept::{Found, Swept};
+use crate::dataplane::swept::{self, Found, Swept};
 use crate::net::neighbour;
 use crate::outputs::error::ReaperGone;
 use crate::plan::{Applied, Census, Change, Selector};
@@ -387,10 +387,10 @@ fn is_older(generation: u32, since: u32, now: Option<u32>) -> bool {
 }
 
 /// Logs what was ended. Returns whether that was possible.
-fn report(why: &str, ended: Result<expire::Ended, ExpireError>) -> bool {
+fn report(why: &str, ended: Result<swept::Ended, ExpireError>) -> bool {
     match &ended {
-        Ok(ended) if *ended == expire::Ended::default() => {}
-        Ok(expire::Ended { flows, closed, hellos, half_opens }) => {
+        Ok(ended) if *ended == swept::Ended::default() => {}
+        Ok(swept::Ended { flows, closed, hellos, half_opens }) => {
             debug!(flows, closed, hellos, half_opens, "ended: {why}");
         }
         Err(error) => warn!(%error, "connections cannot be ended: {why}"),
@@ -439,8 +439,8 @@ mod tests {
     }
 
     impl Fake {
-        fn ended(&self) -> Result<expire::Ended, ExpireError> {
-            if self.fails { Err(ExpireError::Busy) } else { Ok(expire::Ended::default()) }
+        fn ended(&self) -> Result<swept::Ended, ExpireError> {
+            if self.fails { Err(ExpireError::Busy) } else { Ok(swept::Ended::default()) }
         }
     }
 
@@ -451,26 +451,22 @@ mod tests {
             Ok(false)
         }
 
-        fn reset(
-            &mut self,
-            _: &Selector,
-            _: impl Fn(u32, u32) -> bool,
-        ) -> Result<expire::Ended, ExpireError> {
+        fn reset(&mut self, _: &Selector, _: impl Fn(u32, u32) -> bool) -> Result<swept::Ended, ExpireError> {
             self.ended()
         }
 
         fn reset_where(
             &mut self,
             _: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
-        ) -> Result<expire::Ended, ExpireError> {
+        ) -> Result<swept::Ended, ExpireError> {
             self.ended()
         }
 
-        fn sweep_waiting(&mut self, _: &Settings) -> Result<expire::Ended, ExpireError> {
+        fn sweep_waiting(&mut self, _: &Settings) -> Result<swept::Ended, ExpireError> {
             self.ended()
         }
 
-        fn sweep_flows(&mut self, _: &Settings) -> Result<expire::Ended, ExpireError> {
+        fn sweep_flows(&mut self, _: &Settings) -> Result<swept::Ended, ExpireError> {
             self.flow_sweeps += 1;
             self.ended()
         }

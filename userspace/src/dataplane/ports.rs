@@ -1,0 +1,136 @@
+//! Which flows are evicted to a backend whose source ports run short: idle ones whose ends do not answer a probe, and those
+//! without progress, as in a crowded map of flows. Otherwise one client that opens as many connections as there are ports, and
+//! vanishes, would keep all others from that backend until the time limit.
+
+use std::collections::HashMap;
+
+use common::maps::address::Port;
+use common::maps::backend::DELIVERY_DNAT;
+use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow};
+use common::maps::settings::Settings;
+
+use super::crowd::{Candidate, Crowd};
+
+/// The flows by the address and port of their backend, and our address: these share a range of source ports.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    /// Flows that keep their ports, as this walk finds them.
+    flows: HashMap<BackendTuple, u64>,
+    /// The flows that may be evicted where the last walk found few ports left.
+    crowds: HashMap<BackendTuple, Crowd>,
+}
+
+impl Ports {
+    /// Begins a walk over all flows.
+    pub(super) fn begin(&mut self, settings: &Settings) {
+        let last = u32::from(settings.source_port_last);
+        let ports = (last + 1).saturating_sub(settings.source_port_first.into());
+        let crowds = self.flows.drain().map(|(backend, flows)| (backend, Crowd::new(flows, ports, 0)));
+        self.crowds = crowds.filter(|(_, crowd)| crowd.is_crowded()).collect();
+    }
+
+    /// Takes a flow up. `is_going`: its ends are being asked, to make room. Returns the crowd that it is to be noted in.
+    pub(super) fn note(&mut self, flow: &Flow, is_going: bool) -> Option<&mut Crowd> {
+        // What is over keeps its port for some seconds only.
+        if flow.connection.state != FLOW_ESTABLISHED || flow.connection.delivery == DELIVERY_DNAT {
+            return None;
+        }
+        let backend = BackendTuple { source_port: Port::default(), ..flow.nat };
+        *self.flows.entry(backend).or_default() += u64::from(!is_going);
+        self.crowds.get_mut(&backend)
+    }
+
+    /// Ends a walk: returns the flows that are evicted, without those in `others`.
+    pub(super) fn end(&mut self, others: &[Candidate]) -> Vec<Candidate> {
+        let noted: Vec<_> = self.crowds.drain().flat_map(|(_, crowd)| crowd.into_first()).collect();
+        if noted.is_empty() {
+            return noted;
+        }
+        let others: std::collections::HashSet<ClientTuple> =
+            others.iter().map(|other| other.client).collect();
+        noted.into_iter().filter(|candidate| !others.contains(&candidate.client)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::maps::address::Address;
+    use common::maps::flow::{Connection, FLOW_RESET};
+
+    const NOW: u32 = 10_000;
+    const SETTINGS: Settings =
+        Settings { source_port_first: 1024, source_port_last: 1123, ..Settings::zeroed() };
+
+    fn client(number: u16) -> ClientTuple {
+        ClientTuple::tcp(Address::default(), Address::default(), Port::new(number), Port::new(443))
+    }
+
+    /// A flow of a client to this backend.
+    fn flow(number: u16, backend: u8, idle_secs: u32) -> (ClientTuple, Flow) {
+        let connection = Connection { state: FLOW_ESTABLISHED, ..Connection::zeroed() };
+        let (backend, source) = (Address::v4([192, 0, 2, backend]), Address::v4([192, 0, 2, 1]));
+        let nat = BackendTuple::tcp(backend, source, Port::new(6443), Port::new(1024 + number));
+        (client(number), Flow { connection, nat, seen_secs: NOW - idle_secs, ..Flow::zeroed() })
+    }
+
+    /// Walks over the flows; returns the numbers of the clients that are evicted.
+    fn walk(
+        ports: &mut Ports,
+        flows: &[(ClientTuple, Flow)],
+        going: &[u16],
+        others: &[Candidate],
+    ) -> Vec<u16> {
+        ports.begin(&SETTINGS);
+        for (client, flow) in flows {
+            if let Some(crowd) = ports.note(flow, going.contains(&client.client_port.number())) {
+                crowd.note(client, flow, None, NOW);
+            }
+        }
+        ports.end(others).iter().map(|candidate| candidate.client.client_port.number()).collect()
+    }
+
+    #[test]
+    fn the_longest_idle_flows_are_evicted_where_a_backend_has_few_ports_left() {
+        // Numbers 0 to 9 are busy, the others idle, the later the longer.
+        let mut flows: Vec<_> = (0..85)
+            .map(|number| flow(number, 10, if number < 10 { 0 } else { 100 + u32::from(number) }))
+            .collect();
+        flows.extend((200..280).map(|number| flow(number, 11, 1_000)));
+        let mut ports = Ports::default();
+        assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0], "the first walk counts");
+        assert_eq!(walk(&mut ports, &flows, &[], &[]), [84, 83, 82, 81, 80]);
+        // Those are being asked.
+        assert_eq!(
+            walk(&mut ports, &flows, &[84, 83, 82, 81, 80], &[]).len(),
+            5,
+            "the walk before counted them"
+        );
+        assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0]);
+    }
+
+    #[test]
+    fn flows_that_are_over_or_use_the_clients_own_port_count_for_nothing() {
+        let mut flows: Vec<_> = (0..85).map(|number| flow(number, 10, 1_000)).collect();
+        flows[0].1.connection.state = FLOW_RESET;
+        for (_, flow) in &mut flows[1..5] {
+            flow.connection.delivery = DELIVERY_DNAT;
+        }
+        let mut ports = Ports::default();
+        for _ in 0..3 {
+            assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0]);
+        }
+    }
+
+    #[test]
+    fn a_flow_that_is_evicted_anyway_is_not_evicted_twice() {
+        let flows: Vec<_> = (0..81).map(|number| flow(number, 10, 100 + u32::from(number))).collect();
+        let mut crowd = Crowd::new(81, 100, 0);
+        crowd.note(&flows[80].0, &flows[80].1, None, NOW);
+        let others = crowd.into_first();
+        let mut ports = Ports::default();
+        walk(&mut ports, &flows, &[], &[]);
+        assert_eq!(walk(&mut ports, &flows, &[], &others), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows, &[], &[]), [80]);
+    }
+}
