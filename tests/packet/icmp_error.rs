@@ -1,6 +1,6 @@
 //! Segments that cannot be passed on: their sender is notified.
 
-use common::maps::word::TOLD_MAX;
+use common::maps::told::TOLD_MAX;
 use common::reason::Reason;
 use common::wire::checksum;
 use tests::addresses::FAMILIES;

@@ -4,7 +4,7 @@ use common::decide::told;
 use common::maps::flow::FLOW_FRAGMENTED;
 use common::maps::name;
 use common::maps::settings::Cursors;
-use common::maps::word::{TOLD_MAX, TOLD_WORDS, Told};
+use common::maps::told::{TOLD_MAX, TOLD_WORDS, Told};
 use common::reason::Reason;
 use nix::time::{ClockId, clock_gettime};
 use tests::addresses::Family;

@@ -22,7 +22,7 @@ use common::maps::route::{
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::{TraceCount, TraceFilter};
-use common::maps::word::{Told, Word};
+use common::maps::{told::Told, word::Word};
 use common::reason::{REASONS_MAX, Reason};
 
 use crate::scratch::{NextHop, Scratch};

@@ -3,7 +3,7 @@
 use super::maglev::mix;
 use crate::maps::address::Address;
 use crate::maps::settings::CookieKey;
-use crate::maps::word::TOLD_GROUPS;
+use crate::maps::told::TOLD_GROUPS;
 
 /// Returns the group of a client, by its source (IPv6 /64). Only who has the key knows who else is in it.
 #[inline(always)]

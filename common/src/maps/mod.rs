@@ -62,6 +62,8 @@ pub mod source;
 pub mod next_hop;
 /// Words of connections that several CPUs change at the same time.
 pub mod word;
+/// Counts of errors that were passed.
+pub mod told;
 /// Settings, cookie keys and cursors.
 pub mod settings;
 /// Counters of routes, and what the kernel reports to the daemon.

@@ -1,6 +1,6 @@
 //! Settings, the cookie keys, and the counters that assign slots and ids.
 
-use super::word::{TOLD_WORDS, Told};
+use super::told::{TOLD_WORDS, Told};
 
 map_struct! {
     /// Value of `SETTINGS`.

@@ -45,6 +45,8 @@ mod told;
 mod notify;
 /// What an agent writes to the API server.
 pub mod report;
+/// Answers of the API server to it.
+mod answer;
 /// When the Lease is renewed.
 mod renewals;
 /// The cookie keys that all nodes share.

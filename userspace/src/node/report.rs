@@ -16,9 +16,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
+use super::answer::{WriteError, answer};
 use super::identity::Identity;
 use super::renewals::Renewals;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
@@ -27,53 +28,12 @@ use crate::sources::kubernetes::chance;
 
 /// How long a Lease is valid, in seconds: so long after its last renewal the controller counts the node.
 const LEASE_SECS: i32 = 40;
-/// The time limit for the answer to a write.
-const ANSWER: Duration = Duration::from_secs(5);
 /// The minimum interval between writes of the NodeState.
 const STATE_GAP: Duration = Duration::from_secs(1);
 /// The longest delay between attempts of a write that fails.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 /// A NodeState that cannot be written for so long may never be: others learn why.
 const UNWRITTEN: Duration = Duration::from_secs(10);
-
-/// Why a write failed.
-#[derive(Debug, thiserror::Error)]
-enum WriteError {
-    #[error(transparent)]
-    Refused(#[from] Box<kube::Error>),
-    #[error("no answer within {ANSWER:?}")]
-    Silent,
-}
-
-impl WriteError {
-    /// Another client wrote, or our copy of the object is outdated: read it again.
-    fn is_outdated(&self) -> bool {
-        matches!(self, Self::Refused(error)
-            if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 404 | 409)))
-    }
-
-    fn is_forbidden(&self) -> bool {
-        matches!(self, Self::Refused(error) if matches!(&**error, kube::Error::Api(status) if status.code == 403))
-    }
-
-    /// Returns what is wrong, for others, as much as the Lease takes. The API server's own message is in the log: it may name versions and
-    /// times, and what says something else at each attempt would be news each time.
-    fn why(&self) -> String {
-        let why = match self {
-            Self::Refused(error) => match &**error {
-                kube::Error::Api(status) => format!("{} {}", status.code, status.reason),
-                other => other.to_string(),
-            },
-            silent @ Self::Silent => silent.to_string(),
-        };
-        LeaseReport::unwritten_reason(why.trim_end())
-    }
-
-    /// The API server has not written it.
-    fn is_refused(&self) -> bool {
-        matches!(self, Self::Refused(error) if matches!(&**error, kube::Error::Api(status) if status.code < 500))
-    }
-}
 
 /// What the node holds, and what it could not do: of the former, the latter may take something back.
 #[derive(Clone, Debug, Default)]
@@ -267,10 +227,6 @@ where
         });
         Ok(())
     }
-}
-
-async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
-    timeout(ANSWER, request).await.map_err(|_| WriteError::Silent)?.map_err(|e| Box::new(e).into())
 }
 
 async fn renew(

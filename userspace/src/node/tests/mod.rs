@@ -9,6 +9,8 @@ mod file;
 /// Changes in the cluster.
 mod chart;
 mod cluster;
+/// What cannot be written or followed.
+mod stale;
 /// Answers of the outputs.
 mod outputs;
 /// What the node does not hold of its Claims.
