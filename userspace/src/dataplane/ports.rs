@@ -35,7 +35,7 @@ impl Ports {
         if flow.connection.state != FLOW_ESTABLISHED || flow.connection.delivery == DELIVERY_DNAT {
             return None;
         }
-        let backend = BackendTuple { source_port: Port::default(), ..flow.nat };
+        let backend = backend(flow);
         *self.flows.entry(backend).or_default() += u64::from(!is_going);
         self.crowds.get_mut(&backend)
     }
@@ -46,10 +46,21 @@ impl Ports {
         if noted.is_empty() {
             return noted;
         }
+        // From now on they are going, or others would be evicted for them.
+        for candidate in &noted {
+            if let Some(flows) = self.flows.get_mut(&backend(&candidate.flow)) {
+                *flows = flows.saturating_sub(1);
+            }
+        }
         let others: std::collections::HashSet<ClientTuple> =
             others.iter().map(|other| other.client).collect();
         noted.into_iter().filter(|candidate| !others.contains(&candidate.client)).collect()
     }
+}
+
+/// What shares a range of source ports with this flow.
+fn backend(flow: &Flow) -> BackendTuple {
+    BackendTuple { source_port: Port::default(), ..flow.nat }
 }
 
 #[cfg(test)]
@@ -100,13 +111,10 @@ mod tests {
         let mut ports = Ports::default();
         assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0], "the first walk counts");
         assert_eq!(walk(&mut ports, &flows, &[], &[]), [84, 83, 82, 81, 80]);
-        // Those are being asked.
-        assert_eq!(
-            walk(&mut ports, &flows, &[84, 83, 82, 81, 80], &[]).len(),
-            5,
-            "the walk before counted them"
-        );
+        // Nobody else is evicted while those are being asked.
+        assert_eq!(walk(&mut ports, &flows, &[84, 83, 82, 81, 80], &[]), [0; 0]);
         assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows, &[], &[]).len(), 5, "they answered");
     }
 
     #[test]
@@ -131,6 +139,7 @@ mod tests {
         let mut ports = Ports::default();
         walk(&mut ports, &flows, &[], &[]);
         assert_eq!(walk(&mut ports, &flows, &[], &others), [0; 0]);
+        walk(&mut ports, &flows, &[], &[]);
         assert_eq!(walk(&mut ports, &flows, &[], &[]), [80]);
     }
 }
