@@ -21,8 +21,8 @@ const PAST_MAX: usize = 4096;
 /// Wait after an Event could not be written; it doubles with each failure.
 const FAILURE_WAIT: Duration = Duration::from_secs(5);
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(300);
-/// The most Events in flight.
-const LANES: Bounds = Bounds { own: 16, of_namespace: 2, slow: 4, all: 48 };
+/// The most Events in flight. Those that hang are no more while nothing else is: few are written a second, of all together.
+const LANES: Bounds = Bounds { own: 16, of_namespace: 2, slow: 4, alone: None, all: 48 };
 
 /// What an Event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,21 +189,22 @@ impl Teller {
         // A thousand Services that got their addresses delay no warning.
         let (warnings, normal): (Vec<_>, Vec<_>) =
             happened.partition(|(note, _)| note.is_warning && !note.goes_last);
-        let (mut found, mut later) = (None, None::<Instant>);
+        let (mut found, mut later, mut is_full) = (None, None::<Instant>, false);
         for (note, state) in warnings.into_iter().chain(&mut self.lasting).chain(normal) {
             let State::Waiting { not_before, failures } = *state else { continue };
             match not_before.filter(|at| *at > now) {
                 Some(at) => later = later.into_iter().chain([at]).min(),
-                None if !self.in_flight.has_room(note.namespace(), true, false) => {
-                    later = later.into_iter().chain(self.in_flight.next_slow()).min();
-                }
+                None if !self.in_flight.has_room(note.namespace(), true, false) => is_full = true,
                 None => {
                     found = Some((note, state, failures));
                     break;
                 }
             }
         }
-        let Some((note, state, failures)) = found else { return later.map_or(Next::Idle, Next::At) };
+        let Some((note, state, failures)) = found else {
+            let slow = self.in_flight.next_slow().filter(|_| is_full);
+            return later.into_iter().chain(slow).min().map_or(Next::Idle, Next::At);
+        };
         let ready = self.bucket.ready(now);
         if ready > now {
             return Next::At(ready);

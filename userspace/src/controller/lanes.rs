@@ -12,7 +12,7 @@ const ALL: usize = 64;
 /// A kind may have more lanes than its own while this many are left for others.
 const LEFT: usize = 16;
 /// Of one kind: a webhook is asked about kinds.
-const OF_KIND: Bounds = Bounds { own: 16, of_namespace: 4, slow: 8, all: 96 };
+const OF_KIND: Bounds = Bounds { own: 16, of_namespace: 4, slow: 8, alone: Some(16), all: 96 };
 /// A namespace with a write that takes this long is slow, until one ends sooner.
 const SLOW: Duration = Duration::from_secs(1);
 /// A slow namespace of which nothing was written for this long is forgotten: it may be gone.
@@ -23,10 +23,12 @@ const FORGOTTEN: Duration = Duration::from_secs(3600);
 pub(super) struct Bounds {
     /// Of namespaces that are not slow.
     pub(super) own: usize,
-    /// Of one of these; of a slow one, one may.
+    /// Of one of these; of a slow one, one may while others are not.
     pub(super) of_namespace: usize,
-    /// Of all that are slow. More are in flight only when they were sent before that was known.
+    /// Of all that are slow, while others are not. More are in flight only when they were sent before that was known.
     pub(super) slow: usize,
+    /// The same while no other is in flight; `None`: as many, because they delay others by more than lanes.
+    pub(super) alone: Option<usize>,
     /// Altogether, with those.
     pub(super) all: usize,
 }
@@ -132,7 +134,12 @@ impl<K: PartialEq> Group<K> {
     pub(super) fn has_room(&self, namespace: &str, may: bool, may_more: bool) -> bool {
         let count = match self.namespaces.get(namespace) {
             Some(Namespace { in_flight, slow_since: Some(_) }) => {
-                return *in_flight == 0 && self.slow < self.bounds.slow;
+                let (of_namespace, slow) = match self.bounds.alone {
+                    // Where all are slow, the API server is.
+                    Some(alone) if self.ordinary == 0 => (self.bounds.of_namespace, alone),
+                    _ => (1, self.bounds.slow),
+                };
+                return *in_flight < of_namespace && self.slow < slow;
             }
             Some(namespace) => namespace.in_flight,
             None => 0,
@@ -293,17 +300,32 @@ mod tests {
         let mut now = begun + 4 * SLOW;
         for _ in 0..3 {
             end_all(&mut lanes, hang.clone(), now);
+            lanes.take(&service(20), now);
             assert_eq!(fill_all(&mut lanes, hang.clone(), now), OF_KIND.slow, "one of each");
+            lanes.drop_sent(&service(20));
             assert_eq!(fill_all(&mut lanes, 20..40, now), ALL - LEFT, "others have all that is theirs");
             end_all(&mut lanes, 20..40, now);
             now += 4 * SLOW;
         }
         // It hangs no more.
         end_all(&mut lanes, hang.clone(), now);
+        lanes.take(&service(20), now);
         assert_eq!(fill(&mut lanes, &service(0), now), 1);
         lanes.give_back(&service(0), now + SLOW / 2);
         assert_eq!(fill(&mut lanes, &service(0), now), OF_KIND.of_namespace);
         assert_eq!(fill(&mut lanes, &service(1), now), 1);
+    }
+
+    /// The API server itself takes long: each namespace had one lane, and all together half of what they had before.
+    #[test]
+    fn where_all_are_slow_each_has_its_share() {
+        let (mut lanes, begun) = (Lanes::default(), Instant::now());
+        let all = 0..12;
+        fill_all(&mut lanes, all.clone(), begun);
+        lanes.look(begun + SLOW);
+        end_all(&mut lanes, all.clone(), begun + SLOW);
+        assert_eq!(fill(&mut lanes, &service(0), begun), OF_KIND.of_namespace);
+        assert_eq!(fill_all(&mut lanes, all, begun), OF_KIND.alone.unwrap() - OF_KIND.of_namespace);
     }
 
     /// A write that ends at once beside one that hangs: a webhook may be asked about some objects only.
@@ -317,12 +339,13 @@ mod tests {
         lanes.look(begun + SLOW);
         lanes.give_back(&other, begun + SLOW);
         lanes.look(begun + SLOW);
+        lanes.take(&service(0), begun + SLOW);
         assert!(!lanes.have_room(&other));
         lanes.give_back(&hangs, begun + 4 * SLOW);
         lanes.take(&other, begun + 4 * SLOW);
         assert!(!lanes.have_room(&hangs), "one at a time");
         let kind = &lanes.kinds[&Kind::Service];
-        assert_eq!((kind.ordinary, kind.slow), (0, 1));
+        assert_eq!((kind.ordinary, kind.slow), (1, 1));
     }
 
     #[test]
@@ -330,6 +353,8 @@ mod tests {
         let (mut lanes, begun) = (Lanes::default(), Instant::now());
         assert_eq!(fill(&mut lanes, &class("a"), begun), OF_KIND.of_namespace);
         lanes.look(begun + SLOW);
+        assert!(lanes.have_room(&class("b")));
+        lanes.take(&class("b"), begun + SLOW);
         assert!(!lanes.have_room(&class("a")) && lanes.have_room(&class("b")));
     }
 
