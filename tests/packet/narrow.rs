@@ -163,3 +163,18 @@ fn a_client_does_not_use_up_the_errors_about_other_clients() {
         assert_eq!(only_reason(&outcome), Reason::IcmpToBackend);
     }
 }
+
+/// A damaged error says nothing, so the first good one about the flow still is the first.
+#[test]
+fn an_ipv6_error_with_a_wrong_checksum_is_no_news() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let open = plain(&mut programs, Family::V6);
+    large(&mut programs, open);
+    let mut damaged = about(open);
+    *damaged.last_mut().unwrap() ^= 1;
+    assert_dropped(&programs.ingress(Device::Client, &damaged), Reason::IcmpStray);
+    let most = TOLD_MAX as u8;
+    assert_eq!(one_more(&mut programs, open, most), (Reason::IcmpToBackend, false));
+    assert_eq!(one_more(&mut programs, open, most), (Reason::IcmpTooMany, false));
+}

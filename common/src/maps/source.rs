@@ -39,8 +39,8 @@ map_struct! {
     pub struct Share = 8 {
         /// Flows, those that are over and linger included. Read it with [`crate::decide::admit::count`].
         pub flows: u32,
-        /// Complete hellos that wait for their backend, counted while their record has state
-        /// [`super::flow::PENDING_CONNECTING`]. Read it in the same manner.
+        /// Slots of complete hellos that wait for their backend or its acknowledgement, counted while their record has state
+        /// [`super::flow::PENDING_CONNECTING`] or [`super::flow::PENDING_UNDELIVERED`]. Read it in the same manner.
         pub connecting: u32,
     }
 }

@@ -14,7 +14,10 @@ const HALF_CLOSED_SECS: u32 = 30;
 const IDLE_SECS: u32 = 60;
 
 /// The most flows that are evicted in a second: it takes about a tenth of that.
-const MOST: usize = 10_000;
+pub(super) const MOST: usize = 10_000;
+
+/// Candidates that are kept at least before those that are not evicted are left out.
+const KEPT: usize = 1_000;
 
 /// More flows than are opened between two checks of all.
 const OPENED_MAX: u64 = 300_000;
@@ -28,6 +31,11 @@ pub(super) fn may_be_crowded(found: u64, slots: u32) -> bool {
 /// Returns how many flows a map with this number of slots may have before any is evicted.
 fn bound(slots: u32) -> u64 {
     u64::from(slots) * 4 / 5
+}
+
+/// Returns how many flows are to be evicted.
+fn excess(flows: u64, slots: u32) -> usize {
+    usize::try_from(flows.saturating_sub(bound(slots))).unwrap_or(MOST)
 }
 
 /// The order in which flows are evicted.
@@ -88,8 +96,13 @@ pub(super) struct Crowd {
 impl Crowd {
     /// For a map with this number of flows and slots. `going`: flows whose ends are being asked already, or that were ended.
     pub(super) fn new(flows: u64, slots: u32, going: usize) -> Self {
-        let excess = usize::try_from(flows.saturating_sub(bound(slots))).unwrap_or(MOST);
-        Self { most: excess.saturating_sub(going).min(MOST), candidates: Vec::new() }
+        Self { most: excess(flows, slots).saturating_sub(going).min(MOST), candidates: Vec::new() }
+    }
+
+    /// The same crowd where there are only this number of flows any more.
+    pub(super) fn now_of(mut self, flows: u64, slots: u32) -> Self {
+        self.most = self.most.min(excess(flows, slots));
+        self
     }
 
     /// Whether any flow has to be evicted.
@@ -113,7 +126,7 @@ impl Crowd {
         }
         let since_secs = now.saturating_sub(secs);
         self.candidates.push(Candidate { rank, since_secs, client: *client, flow: *flow });
-        if self.candidates.len() >= 2 * MOST {
+        if self.candidates.len() >= (2 * self.most).max(KEPT) {
             self.keep();
         }
     }

@@ -38,7 +38,7 @@ struct Watched {
 pub(super) enum Stuck {
     /// The client's first acknowledgement of a byte of the backend.
     Silent,
-    /// The other end's FIN, or the acknowledgement of one.
+    /// The FIN of the other end, which has acknowledged all.
     HalfClosed,
 }
 
@@ -87,7 +87,8 @@ impl Held {
         let secs = now.saturating_sub(watched.since_secs);
         match watched.limit_secs {
             SILENT_SECS => Some((Stuck::Silent, secs)),
-            _ if flow.client.sent.fin | flow.backend.sent.fin != 0 => Some((Stuck::HalfClosed, secs)),
+            HALF_CLOSED_SECS => Some((Stuck::HalfClosed, secs)),
+            // A FIN that nobody acknowledges may be a stranger's, behind a gap: the ends are asked.
             _ => None,
         }
     }

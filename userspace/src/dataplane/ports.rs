@@ -9,11 +9,13 @@ use common::maps::backend::DELIVERY_DNAT;
 use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow};
 use common::maps::settings::Settings;
 
-use super::crowd::{Candidate, Crowd};
+use super::crowd::{Candidate, Crowd, MOST};
 
 /// The flows by the address and port of their backend, and our address: these share a range of source ports.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
+    /// Source ports towards each.
+    ports: u32,
     /// Flows that keep their ports, as this walk finds them.
     flows: HashMap<BackendTuple, u64>,
     /// The flows that may be evicted where the last walk found few ports left.
@@ -24,8 +26,8 @@ impl Ports {
     /// Begins a walk over all flows.
     pub(super) fn begin(&mut self, settings: &Settings) {
         let last = u32::from(settings.source_port_last);
-        let ports = (last + 1).saturating_sub(settings.source_port_first.into());
-        let crowds = self.flows.drain().map(|(backend, flows)| (backend, Crowd::new(flows, ports, 0)));
+        self.ports = (last + 1).saturating_sub(settings.source_port_first.into());
+        let crowds = self.flows.drain().map(|(backend, flows)| (backend, Crowd::new(flows, self.ports, 0)));
         self.crowds = crowds.filter(|(_, crowd)| crowd.is_crowded()).collect();
     }
 
@@ -40,9 +42,14 @@ impl Ports {
         self.crowds.get_mut(&backend)
     }
 
-    /// Ends a walk: returns the flows that are evicted, without those in `others`.
+    /// Ends a walk: returns the flows that are evicted, without those in `others`. Where this walk found ports again, nobody gives way.
     pub(super) fn end(&mut self, others: &[Candidate]) -> Vec<Candidate> {
-        let noted: Vec<_> = self.crowds.drain().flat_map(|(_, crowd)| crowd.into_first()).collect();
+        let (flows, ports) = (&self.flows, self.ports);
+        let still = |(backend, crowd): (BackendTuple, Crowd)| {
+            crowd.now_of(flows.get(&backend).copied().unwrap_or_default(), ports).into_first()
+        };
+        let mut noted: Vec<_> = self.crowds.drain().flat_map(still).collect();
+        noted.truncate(MOST);
         if noted.is_empty() {
             return noted;
         }
@@ -115,6 +122,16 @@ mod tests {
         assert_eq!(walk(&mut ports, &flows, &[84, 83, 82, 81, 80], &[]), [0; 0]);
         assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0]);
         assert_eq!(walk(&mut ports, &flows, &[], &[]).len(), 5, "they answered");
+    }
+
+    #[test]
+    fn nobody_gives_way_for_those_that_have_gone_since_the_last_walk() {
+        let flows: Vec<_> = (0..85).map(|number| flow(number, 10, 100)).collect();
+        let mut ports = Ports::default();
+        assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows[..40], &[], &[]), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows[..82], &[], &[]), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows[..81], &[], &[]).len(), 1, "two were too many, and one is");
     }
 
     #[test]

@@ -82,8 +82,8 @@ fn pass(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
 #[inline(always)]
 fn about_client(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     if kind == Kind::TooBig && icmp::is_about_all(&s.received) {
+        whole(skb, s)?;
         if s.received.segment.v4 {
-            whole(skb, s)?;
             narrow::let_fragment(&s.received.client, s.received.generation);
             return Err(Exit::drop(Reason::IcmpFragmented));
         }
