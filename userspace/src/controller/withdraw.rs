@@ -14,7 +14,7 @@ use super::queue::{Outcome, Write};
 use super::writes::{self, short};
 use crate::config::ChartFile;
 use crate::model::cluster::ServiceSpec;
-use crate::model::{Cluster, Kind, ObjectName, ObjectRef};
+use crate::model::{Cluster, Kind, ListenerSpec, ObjectName, ObjectRef};
 use crate::origins;
 use crate::sources::chart::{self, Reader};
 use crate::sources::kubernetes::{self, Store, StoredStatus};
@@ -23,7 +23,7 @@ use futures_util::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ async fn serve(options: &Options) -> Result<Withdrawn, ControllerError> {
         ChartFile::default()
     });
     let (policy, reads) = (chart.policy, kubernetes::Reads::Origins);
-    let ours = chart.facts.listeners.into_iter().flat_map(|listener| listener.addresses).collect();
+    let ours = chart.facts.listeners.iter().flat_map(ListenerSpec::bindings).collect();
     let mut store = Store::start(kubernetes::Options { client: client.clone(), policy, reads });
     let mut agents = Agents::start(&client, &options.namespace);
     let identity = format!("{}_{}", options.pod, std::process::id());
@@ -108,7 +108,7 @@ async fn withdraw(
     agents: &mut Agents,
     lease: &mut Preemption,
     wait: Duration,
-    ours: &BTreeSet<IpAddr>,
+    ours: &BTreeSet<SocketAddr>,
 ) -> Result<Withdrawn, String> {
     let marked = timeout(REQUEST, writes::withdraw(client)).await;
     let marked = marked.map_err(|_| "the API server does not answer".to_owned())?;
@@ -155,7 +155,7 @@ async fn clear(
     client: &Client,
     store: &mut Store,
     lease: &mut Preemption,
-    ours: &BTreeSet<IpAddr>,
+    ours: &BTreeSet<SocketAddr>,
 ) -> Result<usize, String> {
     let begun = Instant::now();
     while !store.unlisted().is_empty() && begun.elapsed() < LISTS {
@@ -215,11 +215,11 @@ async fn clear(
     }
 }
 
-/// Returns the statuses that still say that something is served, as writes that take it out. `ours`: addresses of the chart's listeners.
+/// Returns the statuses that still say that something is served, as writes that take it out. `ours`: where the chart's listeners take connections.
 fn left<'a>(
     cluster: &Cluster,
     status: &dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
-    ours: &BTreeSet<IpAddr>,
+    ours: &BTreeSet<SocketAddr>,
     now: &str,
 ) -> Vec<(ObjectRef, Write)> {
     let mut left = Vec::new();
@@ -331,7 +331,7 @@ mod tests {
         let sample = object(origins::tests::KIND, "e", programmed);
         origins::tests::put_sample(&mut cluster, sample, "a.example");
         let status = |object: &ObjectRef| statuses.get(object);
-        let listeners = BTreeSet::from(["192.0.2.2".parse().unwrap()]);
+        let listeners = BTreeSet::from(["192.0.2.2:443".parse().unwrap()]);
         let left = left(&cluster, &status, &listeners, "now");
         let names: Vec<String> = left.iter().map(|(object, _)| object.to_string()).collect();
         assert_eq!(

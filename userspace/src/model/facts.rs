@@ -6,7 +6,7 @@ use super::name::Pattern;
 use super::node::NodeFacts;
 use super::service::Affinity;
 use super::source_ranges::SourceRanges;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +49,13 @@ pub struct ListenerSpec {
     pub protocol: Protocol,
     /// Name of the route that takes unknown names and no name.
     pub default_route: Option<Arc<str>>,
+}
+
+impl ListenerSpec {
+    /// Where it takes connections.
+    pub fn bindings(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.iter().map(|address| SocketAddr::new(*address, self.port))
+    }
 }
 
 /// A tenant: which names lead to which backends.

@@ -29,7 +29,7 @@ use serde_json::Value;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 /// All origins: one line each.
 pub(crate) static TABLE: &[&dyn Origin] = &[&ingress::Ingress];
@@ -73,17 +73,19 @@ pub(crate) trait Origin: Sync {
     /// Whether a status says of all that the verdict is about that nodes hold it.
     fn shows(&self, current: &Value, verdict: &OriginVerdict) -> bool;
 
-    /// Returns what to write to the status of an object that is served; `now` is RFC 3339, UTC.
+    /// Returns what to write to the status of an object that is served. `ours`: where the chart's listeners take connections, by which a
+    /// status that we wrote is known; `now` is RFC 3339, UTC.
     fn desired_status(
         &self,
         current: &Value,
         verdict: &OriginVerdict,
         progress: &Progress,
+        ours: &BTreeSet<SocketAddr>,
         now: &str,
     ) -> Option<Value>;
 
-    /// Returns what to write to the status of an object that is not served. `ours`: addresses of the chart's listeners.
-    fn left(&self, current: &Value, ours: &BTreeSet<IpAddr>) -> Option<Value>;
+    /// Returns what to write to the status of an object that is not served.
+    fn left(&self, current: &Value, ours: &BTreeSet<SocketAddr>) -> Option<Value>;
 
     /// The same when Vestibule leaves the cluster.
     fn withdrawn(
@@ -91,7 +93,7 @@ pub(crate) trait Origin: Sync {
         cluster: &Cluster,
         object: &OriginObject,
         current: &Value,
-        ours: &BTreeSet<IpAddr>,
+        ours: &BTreeSet<SocketAddr>,
         now: &str,
     ) -> Option<Value>;
 }

@@ -37,12 +37,12 @@ true
 {{- end }}
 {{- end }}
 
-{{/* Exactly what `vestibule agent|controller --config` reads, and reads again when it changes. */}}
 {{/* Whether Ingresses are read: to serve them, or to take out of their status what was written. */}}
 {{- define "vestibule.ingresses" -}}
 {{- if or .Values.ingress.listeners .Values.ingress.clear }}yes{{ end }}
 {{- end }}
 
+{{/* Exactly what `vestibule agent|controller --config` reads, and reads again when it changes. */}}
 {{- define "vestibule.config" -}}
 addresses:
   ranges: {{ toJson .Values.addresses.ranges }}

@@ -1,16 +1,16 @@
 //! Objects of the table of origins.
 
 use super::{Judged, Round};
-use crate::model::{ObjectName, ObjectRef, Verdicts};
+use crate::model::{ListenerSpec, ObjectName, ObjectRef, Verdicts};
 use crate::origins::{self, Origin};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 impl Round<'_, '_> {
     pub(super) fn origins(&mut self, verdicts: &Verdicts) {
         let listeners = self.judge.file.listeners.iter();
-        let ours: BTreeSet<IpAddr> = listeners.flat_map(|listener| listener.addresses.clone()).collect();
+        let ours: BTreeSet<SocketAddr> = listeners.flat_map(ListenerSpec::bindings).collect();
         for origin in origins::all() {
             for (name, _) in self.view.cluster.origins.of(origin.kind().resource()) {
                 self.origin(origin, name, verdicts, &ours);
@@ -23,7 +23,7 @@ impl Round<'_, '_> {
         origin: &dyn Origin,
         name: &ObjectName,
         verdicts: &Verdicts,
-        ours: &BTreeSet<IpAddr>,
+        ours: &BTreeSet<SocketAddr>,
     ) {
         let object = ObjectRef { kind: origin.kind(), name: name.clone() };
         let (last, now) = (self.judge.last.origins.get(&object), self.view.now);
@@ -36,7 +36,9 @@ impl Round<'_, '_> {
         let shows = |status: &Value| origin.shows(status, verdict);
         let progress = self.progress_since(&object, &verdict.programmable, verdict.generation, shows);
         let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
-        self.one(object, is_same, judged, |current| origin.desired_status(current, verdict, &progress, now));
+        self.one(object, is_same, judged, |current| {
+            origin.desired_status(current, verdict, &progress, ours, now)
+        });
     }
 }
 

@@ -25,7 +25,7 @@ use crate::status::progress::Progress;
 use serde_json::Value;
 use spec::{IngressSpec, served};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Ingresses of our class, and of classes that the chart adopts.
@@ -119,12 +119,13 @@ impl Origin for Ingress {
         current: &Value,
         verdict: &OriginVerdict,
         progress: &Progress,
+        ours: &BTreeSet<SocketAddr>,
         _now: &str,
     ) -> Option<Value> {
-        status::desired_status(current, verdict, progress)
+        status::desired_status(current, verdict, progress, ours)
     }
 
-    fn left(&self, current: &Value, ours: &BTreeSet<IpAddr>) -> Option<Value> {
+    fn left(&self, current: &Value, ours: &BTreeSet<SocketAddr>) -> Option<Value> {
         status::left(current, ours)
     }
 
@@ -133,7 +134,7 @@ impl Origin for Ingress {
         _cluster: &Cluster,
         _object: &OriginObject,
         current: &Value,
-        ours: &BTreeSet<IpAddr>,
+        ours: &BTreeSet<SocketAddr>,
         _now: &str,
     ) -> Option<Value> {
         status::left(current, ours)

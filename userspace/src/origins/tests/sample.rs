@@ -17,7 +17,7 @@ use crate::status::{changed, service};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub(super) struct Sample;
@@ -158,6 +158,7 @@ impl Origin for Sample {
         current: &Value,
         verdict: &OriginVerdict,
         progress: &Progress,
+        _: &BTreeSet<SocketAddr>,
         now: &str,
     ) -> Option<Value> {
         let judged = Judged { generation: verdict.generation, now };
@@ -166,7 +167,7 @@ impl Origin for Sample {
         changed(current, [("conditions", conditions)])
     }
 
-    fn left(&self, current: &Value, _: &BTreeSet<IpAddr>) -> Option<Value> {
+    fn left(&self, current: &Value, _: &BTreeSet<SocketAddr>) -> Option<Value> {
         service::left(current)
     }
 
@@ -175,7 +176,7 @@ impl Origin for Sample {
         _: &Cluster,
         _: &OriginObject,
         current: &Value,
-        ours: &BTreeSet<IpAddr>,
+        ours: &BTreeSet<SocketAddr>,
         _: &str,
     ) -> Option<Value> {
         self.left(current, ours)

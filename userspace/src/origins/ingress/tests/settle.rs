@@ -172,7 +172,7 @@ fn what_the_maps_have_no_room_for_is_not_programmed() {
 #[test]
 fn only_what_we_have_written_is_cleared_when_vestibule_is_withdrawn() {
     let mut scene = scene();
-    let ours = ["192.0.2.200".parse().unwrap()].into();
+    let ours = ["192.0.2.200:443".parse().unwrap()].into();
     let ports = json!([{"port": 443, "protocol": "TCP"}]);
     let written = json!({"ip": "192.0.2.200", "ports": ports});
     // Of a controller behind our listener.
