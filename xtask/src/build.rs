@@ -48,6 +48,10 @@ pub(crate) fn run() -> Outcome<Built> {
         ));
     };
     let binary = in_place(&built)?;
+    if process::answer(process::command(&binary).arg("--version")).is_none() {
+        let remedy = "glibc 2.36 or newer where it is built: an older one does not know packed relocations";
+        return Err(Failure::new(STEP, "the program that was built does not start", remedy));
+    }
     let bytes = fs::metadata(&binary).map(|file| file.len()).unwrap_or_default();
     println!("build: target/release/vestibule, {:.1} MB, in {:.0?}", bytes as f64 / 1e6, begun.elapsed());
     Ok(Built { binary, object: out.join("programs.o") })

@@ -42,7 +42,7 @@ impl Ports {
         self.crowds.get_mut(&backend)
     }
 
-    /// Ends a walk: returns the flows that are evicted, without those in `others`. Where this walk found ports again, nobody gives way.
+    /// Ends a walk: returns the flows that are evicted, without those in `others`. Where this walk found ports again, nobody is evicted.
     pub(super) fn end(&mut self, others: &[Candidate]) -> Vec<Candidate> {
         let (flows, ports) = (&self.flows, self.ports);
         let still = |(backend, crowd): (BackendTuple, Crowd)| {
