@@ -4,7 +4,7 @@ use aya_ebpf::bindings::{bpf_fib_lookup, bpf_redir_neigh};
 use common::decide::pick::Choice;
 use common::decide::route_key::Keys;
 use common::maps::address::Address;
-use common::maps::event::{Expiry, ORDERS_MAX};
+use common::maps::event::Expiry;
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, Flow, HalfOpen, Pending};
 use common::maps::listener::Listener;
 use common::wire::client_hello::Window;
@@ -26,8 +26,7 @@ pub(crate) struct Scratch {
     pub(crate) half_open: Held,
     pub(crate) quote: Quote,
     pub(crate) cursors: Cursors,
-    pub(crate) orders: Orders,
-    /// The packet's exit, as [`crate::exit::Exit::number`].
+    /// The packet's exit, as [`crate::exit::Exit::number`]; in `expire`, how many orders of a run were done.
     pub(crate) exit: u32,
 }
 
@@ -183,14 +182,6 @@ pub(crate) struct Cursors {
     /// Whether the search met a slot, or a record, that another CPU holds.
     pub(crate) busy: bool,
     pub(crate) window: Window,
-}
-
-/// The orders of one run of the program `expire`. Copies: the packet with them is the first RST's, too.
-#[repr(C)]
-pub(crate) struct Orders {
-    pub(crate) list: [Expiry; ORDERS_MAX],
-    /// How many of them were done.
-    pub(crate) done: u32,
 }
 
 /// A next hop that was found a moment ago: an element of `NEXT_HOPS`, of one CPU alone.

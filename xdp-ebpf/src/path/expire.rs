@@ -38,6 +38,10 @@ struct Request {
     seen_secs: u32,
 }
 
+/// Where the orders of one run are in [`crate::scratch::Cursors::window`], of which a RST uses the first bytes. Copies: the packet with
+/// them is the first RST's, too. The working memory keeps its size, for a map that is pinned is used again after an upgrade.
+const ORDERS_AT: usize = 8_192;
+
 impl Request {
     /// Whether a flow is to be ended.
     #[inline(always)]
@@ -53,10 +57,11 @@ impl Request {
 pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     s.received.partial_known = false;
     s.received.now_ns = kernel::monotonic_ns();
-    if skb.load(ETH_BYTES, s.orders.list.as_mut_ptr().cast(), size_of::<[Expiry; ORDERS_MAX]>() as u32) {
-        s.orders.done = 0;
+    let orders = s.cursors.window.bytes.as_mut_ptr().wrapping_add(ORDERS_AT);
+    if skb.load(ETH_BYTES, orders, (ORDERS_MAX * size_of::<Expiry>()) as u32) {
+        s.exit = 0;
         each_order(skb, s);
-        return (EXPIRE_SEVERAL + s.orders.done) as i32;
+        return (EXPIRE_SEVERAL + s.exit) as i32;
     }
     let Some(request) = read(skb, s) else { return EXPIRE_NOTHING as i32 };
     let is = |reason: Reason| request.reason == reason as u32;
@@ -96,10 +101,11 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
 /// Reads the request, and puts the connection's key in `received.client`.
 #[inline(always)]
 fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
-    if !skb.load(ETH_BYTES, s.orders.list.as_mut_ptr().cast(), size_of::<Expiry>() as u32) {
+    let order = &mut s.waiting.eviction;
+    if !skb.load(ETH_BYTES, core::ptr::from_mut(order).cast(), size_of::<Expiry>() as u32) {
         return None;
     }
-    Some(take(s.orders.list.first()?, &mut s.received))
+    Some(take(order, &mut s.received))
 }
 
 /// Puts the connection's key in `received.client`, and returns the rest of the order.
@@ -118,14 +124,16 @@ fn take(expiry: &Expiry, received: &mut Received) -> Request {
 looped! {
     /// Ends the flow of the next order; ends after the last one.
     fn each_order[Skb, skb](s: Scratch) times ORDERS_MAX as u32, |round| {
-        let Some(order) = s.orders.list.get((round % ORDERS_MAX as u32) as usize) else { return true };
-        let request = take(order, &mut s.received);
+        let at = ORDERS_AT + (round % ORDERS_MAX as u32) as usize * size_of::<Expiry>();
+        let order = s.cursors.window.bytes.as_ptr().wrapping_add(at);
+        kernel::copy(core::ptr::from_mut(&mut s.waiting.eviction).cast(), order, size_of::<Expiry>() as u32);
+        let request = take(&s.waiting.eviction, &mut s.received);
         if !request.ends_flow() {
             return true;
         }
         if flow(skb, s, request) {
             maps::count(request.reason & 0xff);
-            s.orders.done += 1;
+            s.exit += 1;
         }
         false
     }
