@@ -1,8 +1,11 @@
 //! What the kernel part and the user-space part of Vestibule share.
 //!
-//! No allocation, no I/O, no clock, no BPF helper: everything here runs unchanged in the eBPF programs, in
+//! No allocation (but where bytes are for user space alone), no I/O, no clock, no BPF helper: everything here runs unchanged in the eBPF programs, in
 //! the daemon, in `vestibule explain`, in tests and in fuzzers.
 #![cfg_attr(not(test), no_std)]
+
+#[cfg(any(test, feature = "user"))]
+extern crate alloc;
 
 /// Keys and values of every BPF map, and the names of the maps.
 pub mod maps;

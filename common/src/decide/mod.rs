@@ -1,5 +1,7 @@
 //! Pure decisions: the same input gives the same result in the kernel, in tests and in `explain`.
 
+/// The keyed hash of cookies and heartbeats.
+pub mod siphash;
 /// Our SYN cookies (SipHash-2-4), valid on every node that has the key.
 pub mod cookie;
 /// Which server names are valid, and which are reserved.

@@ -52,6 +52,8 @@ pub mod route;
 pub mod policy;
 /// Which addresses are announced, on which devices.
 pub mod announced;
+/// Segments on which several nodes may announce addresses.
+pub mod segment;
 /// Backends.
 pub mod backend;
 /// Connections: waiting hellos, half-open, established, closed.
@@ -101,6 +103,12 @@ pub mod name {
     pub const ADDRESSES: &str = "ADDRESSES";
     /// [`super::announced::AnnouncedKey`] -> [`super::announced::Announced`].
     pub const ANNOUNCED: &str = "ANNOUNCED";
+    /// device index -> [`super::segment::Segment`].
+    pub const SEGMENTS: &str = "SEGMENTS";
+    /// device index -> `u64`: when another node of the segment was last heard, by the clock of [`super::segment::Segment`].
+    pub const HEARD: &str = "HEARD";
+    /// [`super::announced::AnnouncedKey`] -> [`super::segment::Bid`]; user space only.
+    pub const BIDS: &str = "BIDS";
     /// [`super::listener::ListenerKey`] -> [`super::listener::Listener`].
     pub const LISTENERS: &str = "LISTENERS";
     /// [`super::route::ShortNameKey`] -> [`super::route::NameRoute`].
@@ -163,7 +171,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 38] = [
+    pub const ALL: [&str; 41] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -173,6 +181,9 @@ pub mod name {
         DRAIN,
         ADDRESSES,
         ANNOUNCED,
+        SEGMENTS,
+        HEARD,
+        BIDS,
         LISTENERS,
         ROUTES_EXACT,
         ROUTES_LONG,

@@ -8,6 +8,8 @@ pub mod seq;
 pub mod arp;
 /// Neighbour discovery (RFC 4861).
 pub mod ndp;
+/// Frames by which nodes of a segment show each other that they live, and which addresses they announce.
+pub mod heartbeat;
 /// TLS ClientHello over any number of segments and records (RFC 8446, RFC 6066).
 pub mod client_hello;
 /// An established connection, described for another node.
