@@ -163,6 +163,11 @@ reasons! {
     117 NeighbourElsewhere "neighbour" "elsewhere" "ARP request or neighbour solicitation for an address that another node announces; dropped";
     118 NeighbourMalformed "neighbour" "malformed" "ARP request or neighbour solicitation for an address that this node announces, which no host sends; dropped";
     119 NeighbourConflict "neighbour" "conflict" "another host says that it has an address that this node announces; handed on to the kernel";
+    120 NeighbourGateClosed "neighbour" "gate_closed" "ARP request or neighbour solicitation for an address of this node, whose agent has been dead for longer than its grace while another node lives; dropped";
+
+    121 HeartbeatAnswered "heartbeat" "answered" "question of another node whether this one lives; answered";
+    122 HeartbeatPassed "heartbeat" "passed" "another node's answer or bids; handed on to the agent";
+    123 HeartbeatRefused "heartbeat" "refused" "heartbeat that is malformed, this node's own, or not signed with a key of the cluster; dropped";
 }
 
 #[cfg(test)]

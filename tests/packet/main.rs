@@ -11,6 +11,7 @@ mod parse;
 mod backend_options;
 mod vlan;
 mod neighbour;
+mod heartbeat;
 mod checksum;
 mod summed;
 mod setup;

@@ -31,7 +31,7 @@ fn announced(owner: u16) -> Programs {
     programs
 }
 
-fn announce(programs: &mut Programs, owner: u16) {
+pub(crate) fn announce(programs: &mut Programs, owner: u16) {
     programs.tls_with_one_route();
     let device = programs.world.ifindex(Device::Client);
     for family in FAMILIES {
@@ -40,18 +40,18 @@ fn announce(programs: &mut Programs, owner: u16) {
     }
 }
 
-fn v4(address: IpAddr) -> [u8; 4] {
+pub(crate) fn v4(address: IpAddr) -> [u8; 4] {
     let IpAddr::V4(address) = address else { panic!("{address} is IPv6") };
     address.octets()
 }
 
-fn v6(address: IpAddr) -> Ipv6Addr {
+pub(crate) fn v6(address: IpAddr) -> Ipv6Addr {
     let IpAddr::V6(address) = address else { panic!("{address} is IPv4") };
     address
 }
 
 /// The frame of a message from a host to another or, by default, to all.
-fn frame(message: &Message) -> Vec<u8> {
+pub(crate) fn frame(message: &Message) -> Vec<u8> {
     frame_to(arp::BROADCAST, message.sender_link, message)
 }
 
@@ -62,7 +62,7 @@ fn frame_to(to: [u8; 6], from: [u8; 6], message: &Message) -> Vec<u8> {
 }
 
 /// The client's question for the VIP.
-fn request() -> Message {
+pub(crate) fn request() -> Message {
     Message {
         operation: arp::REQUEST,
         sender_link: ASKER,
@@ -90,7 +90,7 @@ fn solicitation(source: Ipv6Addr, to: Ipv6Addr, options: &[u8]) -> Icmp {
 }
 
 /// The usual one: from the client, to the VIP's group.
-fn usual() -> Icmp {
+pub(crate) fn usual() -> Icmp {
     solicitation(CLIENT_V6, ndp::solicited_node(v6(vip(Family::V6))), &LINK)
 }
 
@@ -316,7 +316,7 @@ fn another_host_that_asks_from_an_address_that_is_announced_here_is_counted() {
 }
 
 /// Returns the frame with an 802.1Q tag.
-fn tagged(frame: &[u8], vlan: u8) -> Vec<u8> {
+pub(crate) fn tagged(frame: &[u8], vlan: u8) -> Vec<u8> {
     [&frame[..12], &[0x81, 0, 0xe0, vlan], &frame[12..]].concat()
 }
 

@@ -4,7 +4,7 @@
 #![cfg_attr(
     target_arch = "bpf",
     feature(core_intrinsics),
-    expect(internal_features, reason = "two atomic instructions, see maps.rs")
+    expect(internal_features, reason = "two atomic instructions, see atomic.rs")
 )]
 #![cfg_attr(not(target_arch = "bpf"), expect(dead_code, reason = "on the host nothing calls the programs"))]
 

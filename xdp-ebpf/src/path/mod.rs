@@ -35,7 +35,8 @@ use crate::scratch::{Cursors, Received, Scratch};
 use crate::segment::hops::FlowHop;
 use crate::segment::{emit, icmp_error};
 use crate::stage::classify::{self, Class, Side};
-use crate::stage::{checksum, neighbour, options, parse};
+use crate::stage::parse::Link;
+use crate::stage::{checksum, heartbeat, neighbour, options, parse};
 
 /// Handles every packet of every device that we are attached to.
 #[inline(always)]
@@ -75,8 +76,10 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     received.known = KNOWN_NOTHING;
     received.class = CLASS_NONE;
     if let Err(exit) = parse::addresses(skb, received) {
-        if parse::is_arp(skb) {
-            neighbour::arp(skb, received)?;
+        match parse::link(skb) {
+            Link::Arp => neighbour::arp(skb, received)?,
+            Link::Heartbeat => heartbeat::take(skb, received)?,
+            Link::Other => {}
         }
         return Err(exit);
     }

@@ -10,5 +10,7 @@ pub(crate) mod next_hop;
 pub(crate) mod hops;
 /// Sends packets; no other code does.
 pub(crate) mod emit;
+/// Answers to hosts of the device's own network.
+pub(crate) mod reply;
 /// Our own ICMP errors.
 pub(crate) mod icmp_error;

@@ -2,6 +2,7 @@
 
 pub(crate) mod parse;
 pub(crate) mod neighbour;
+pub(crate) mod heartbeat;
 pub(crate) mod options;
 pub(crate) mod checksum;
 pub(crate) mod classify;

@@ -3,18 +3,20 @@
 use common::decide::tables;
 use common::maps::address::Address;
 use common::maps::announced::{Announced, AnnouncedKey, OWNER_HERE};
+use common::maps::segment::Gate;
 use common::reason::Reason;
 use common::wire::arp::{self, About, Message};
 use common::wire::checksum;
 use common::wire::ndp::{self, Asker, Heading};
 use network_types::ip::IpProto;
 
+use crate::atomic;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ETH_BYTES, Headers, TCP_AT, V6_BYTES};
 use crate::scratch::{Cursors, Draft, Received};
-use crate::segment::sums;
+use crate::segment::{reply, sums};
 use crate::verified::verified;
 
 /// Offsets in [`Headers`] of the Ethernet header: in front of an ARP message, which begins where an IPv4 header does, and in front
@@ -49,7 +51,7 @@ verified! {
             return claimed(is_here && message.sender_link != announced.link);
         }
         if !is_here {
-            return Err(Exit::drop(Reason::NeighbourElsewhere));
+            return Err(silence(announced.owner));
         }
         // A group's link address: our answer would go to all of them.
         if message.sender_link[0] & 1 != 0 {
@@ -59,10 +61,10 @@ verified! {
         h.set_link(ARP_FRAME, &message.sender_link);
         h.set_link(ARP_FRAME + 6, &announced.link);
         let body = h.bytes.as_ptr().wrapping_add(Headers::V4);
-        let stored = untag(skb)
+        let stored = reply::untag(skb)
             && skb.store_headers(0, h.frame(true), ETH_BYTES)
             && skb.store(ETH_BYTES, body, arp::BYTES as u32);
-        Err(sent(skb, stored))
+        Err(reply::send(skb, stored, Reason::NeighbourAnswered))
     }
 }
 
@@ -89,7 +91,7 @@ verified! {
         };
         match (kind, announced.owner) {
             (ndp::SOLICITATION | ndp::ADVERTISEMENT, OWNER_HERE) => {}
-            (ndp::SOLICITATION, _) => return Err(Exit::drop(Reason::NeighbourElsewhere)),
+            (ndp::SOLICITATION, owner) => return Err(silence(owner)),
             _ => return Ok(()),
         }
         let is_whole = is_whole(skb, received, cursors, length);
@@ -122,11 +124,11 @@ verified! {
         }
         advertise(h, draft, &announced.link, is_solicited);
         let body = h.bytes.as_ptr().wrapping_add(Headers::V6);
-        let stored = untag(skb)
+        let stored = reply::untag(skb)
             && skb.resize(ADVERTISEMENT_BYTES)
             && skb.store_headers(0, h.frame(false), ETH_BYTES)
             && skb.store(ETH_BYTES, body, ADVERTISEMENT_BYTES - ETH_BYTES);
-        Err(sent(skb, stored))
+        Err(reply::send(skb, stored, Reason::NeighbourAnswered))
     }
 }
 
@@ -166,6 +168,9 @@ fn heading(received: &Received, length: u32) -> Heading<'_> {
 #[repr(align(8))]
 struct AlignedKey(AnnouncedKey);
 
+/// Owner of an address that this node announces, while its gate is closed; in no map.
+const OWNER_GATED: u16 = u16::MAX;
+
 /// Looks up how an address is announced on the packet's device; `None`: not at all.
 #[inline(always)]
 fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
@@ -177,7 +182,41 @@ fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
             true
         })
     });
-    found.map(|found| found.then_some(announced)).map_err(Exit::refused)
+    if !found.map_err(Exit::refused)? {
+        return Ok(None);
+    }
+    if announced.owner == OWNER_HERE && is_gate_closed(skb)? {
+        announced.owner = OWNER_GATED;
+    }
+    Ok(Some(announced))
+}
+
+verified! {
+    /// Whether this node must leave its addresses on the packet's device to the other nodes there.
+    fn is_gate_closed as neighbour_gate[Skb, skb]() -> Result<bool, Exit> {
+        let device = skb.ifindex();
+        let mut gate = Gate::NONE;
+        let gated = tables::stable(&mut gate, |to| {
+            maps::segment(&device).is_some_and(|found| {
+                *to = found.gate();
+                true
+            })
+        });
+        if !gated.map_err(Exit::refused)? {
+            return Ok(false);
+        }
+        let heard_ns = maps::heard(&device).map_or(0, |heard| atomic::read_long(heard));
+        Ok(gate.is_closed(heard_ns, kernel::monotonic_ns()))
+    }
+}
+
+/// How a question is dropped for an address that has this owner.
+#[inline(always)]
+fn silence(owner: u16) -> Exit {
+    match owner {
+        OWNER_GATED => Exit::drop(Reason::NeighbourGateClosed),
+        _ => Exit::drop(Reason::NeighbourElsewhere),
+    }
 }
 
 /// Handles a message of the host with this link address, which says that it has this address.
@@ -193,20 +232,4 @@ fn claims(skb: Skb, address: &Address, link: &[u8; 6]) -> Result<(), Exit> {
 #[inline(always)]
 fn claimed(is_conflict: bool) -> Result<(), Exit> {
     if is_conflict { Err(Exit::next(Reason::NeighbourConflict)) } else { Ok(()) }
-}
-
-/// Removes a VLAN tag that has only a priority: the answer has none.
-#[inline(always)]
-fn untag(skb: Skb) -> bool {
-    !skb.has_vlan() || skb.untag()
-}
-
-/// Sends the answer out of the device that the question came in on.
-#[inline(always)]
-fn sent(skb: Skb, stored: bool) -> Exit {
-    if !stored {
-        return Exit::drop(Reason::EmitFailed);
-    }
-    kernel::redirect(skb.ifindex());
-    Exit::sent(Reason::NeighbourAnswered)
 }

@@ -2,6 +2,7 @@
 
 use common::maps::flow::{TRANSPORT_TCP, WINDOW_SCALE_NONE};
 use common::reason::Reason;
+use common::wire::heartbeat;
 use network_types::eth::EtherType;
 use network_types::ip::IpProto;
 
@@ -89,10 +90,28 @@ pub(crate) fn untag(skb: Skb) -> Result<(), Exit> {
     Ok(())
 }
 
-/// Whether the packet is an ARP message for this host and the device's own network.
+/// What a frame is that is neither IPv4 nor IPv6, by its EtherType, where it is for this host and the device's own network.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    Arp,
+    Heartbeat,
+    Other,
+}
+
+/// Returns what a frame is of which no addresses were read.
 #[inline(always)]
-pub(crate) fn is_arp(skb: Skb) -> bool {
-    skb.protocol() == ETH_P_ARP && !skb.is_for_another_host() && (!skb.has_vlan() || skb.vlan() == 0)
+pub(crate) fn link(skb: Skb) -> Link {
+    match skb.protocol() {
+        ETH_P_ARP if is_own(skb) => Link::Arp,
+        heartbeat::ETHER_TYPE if is_own(skb) => Link::Heartbeat,
+        _ => Link::Other,
+    }
+}
+
+/// Whether the frame is for this host and the device's own network.
+#[inline(always)]
+fn is_own(skb: Skb) -> bool {
+    !skb.is_for_another_host() && (!skb.has_vlan() || skb.vlan() == 0)
 }
 
 /// Whether the packet is TCP, by its IP header.

@@ -129,7 +129,7 @@ mod tests {
         let tree = Tree::of(&[
             ("xdp-ebpf/src/stage/stash.rs", "fn x() {}\n"),
             ("userspace/src/plan/image.rs", "pub struct World;\npub struct Worldly;\n"),
-            ("xdp-ebpf/src/maps.rs", "pub(crate) static HELLOS: X = X;\n"),
+            ("xdp-ebpf/src/maps/mod.rs", "pub(crate) static HELLOS: X = X;\n"),
             ("tests/src/world.rs", "pub struct World;\n"),
         ]);
         assert_eq!(retired(&tree).len(), 3, "{:?}", retired(&tree));

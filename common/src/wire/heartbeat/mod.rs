@@ -1,5 +1,6 @@
 //! Heartbeats: frames by which the nodes of a segment show each other that they live, and which addresses they announce. All
-//! numbers are big-endian. The frame of a kind that is not [`BIDS`] has exactly [`BYTES`] bytes behind its Ethernet header.
+//! numbers are big-endian. A frame has exactly [`BYTES`] bytes behind its Ethernet header and,
+//! of [`BIDS`], its entries.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -200,12 +201,12 @@ fn signer(raw: &Raw, keys: &[CookieKey; 2]) -> Option<CookieKey> {
     (key.k0 | key.k1 != 0).then_some(key)
 }
 
-/// Whether a heartbeat without entries was signed with one of the keys. Of bids, which also sign what is behind, never.
+/// Whether a heartbeat without entries was signed with one of the keys. One with entries, which are signed with it, is not judged: `false`.
 #[inline(always)]
 pub fn is_authentic(bytes: &[u8; BYTES], keys: &[CookieKey; 2]) -> bool {
     let raw: &Raw = zerocopy::transmute_ref!(bytes);
     match signer(raw, keys) {
-        Some(key) => raw.kind != BIDS && raw.tag.get() == tag(bytes, &key),
+        Some(key) => raw.entries.get() == 0 && raw.tag.get() == tag(bytes, &key),
         None => false,
     }
 }

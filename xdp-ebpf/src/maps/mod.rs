@@ -3,9 +3,8 @@
 use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
-use common::decide::pick::{self, Choice, LOOKS_MAX, Search};
 use common::decide::store::{self, Unstored, unstored};
-use common::decide::{route_key, source_port, tables::Tables, told};
+use common::decide::{source_port, told};
 use common::maps::address::Address;
 use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::backend::Backend;
@@ -15,20 +14,25 @@ use common::maps::flow::{
 };
 use common::maps::listener::{self, AddressRole, Listener, ListenerKey};
 use common::maps::next_hop::{self, Hop};
-use common::maps::policy::{PolicyKey, PolicyRange, RANGES_MAX};
+use common::maps::policy::{PolicyRange, RANGES_MAX};
 use common::maps::route::{
-    Label, LabelKey, MemberKey, NameKey, NameRoute, PAGE_SLOTS, Page, PageKey, Route, ShortNameKey, SuffixKey,
+    Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, ShortNameKey,
 };
+use common::maps::segment::{Bid, HeardNs, Segment};
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::{TraceCount, TraceFilter};
 use common::maps::{told::Told, word::Word};
 use common::reason::{REASONS_MAX, Reason};
 
+use crate::atomic;
 use crate::scratch::{NextHop, Scratch};
-use crate::trie_key::{self, PolicyData, SuffixData};
-use crate::verified::looped;
-use crate::{atomic, kernel};
+use crate::trie_key::{PolicyData, SuffixData};
+
+/// What the decision looks up.
+mod tables;
+
+pub(crate) use tables::Maps;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 
@@ -65,6 +69,12 @@ pub(crate) static EVICTIONS: RingBuf<Expiry, 262_144> = RingBuf::new();
 pub(crate) static ADDRESSES: HashMap<Address, AddressRole, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
 pub(crate) static ANNOUNCED: HashMap<AnnouncedKey, Announced, 65_536, NO_PREALLOC> = HashMap::new();
+#[btf_map]
+pub(crate) static SEGMENTS: HashMap<u32, Segment, 1024, NO_PREALLOC> = HashMap::new();
+#[btf_map]
+pub(crate) static HEARD: HashMap<u32, HeardNs, 1024> = HashMap::new();
+#[btf_map]
+pub(crate) static BIDS: HashMap<AnnouncedKey, Bid, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
 pub(crate) static LISTENERS: HashMap<ListenerKey, Listener, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
@@ -142,10 +152,12 @@ fn overwritten<T>(find: impl Fn() -> Option<T>) -> Option<T> {
 hash_access! { overwritten;
     role ADDRESSES: Address => AddressRole;
     announced ANNOUNCED: AnnouncedKey => Announced;
+    segment SEGMENTS: u32 => Segment;
     backend BACKENDS: u32 => Backend;
 }
 
 hash_access! { once;
+    heard HEARD: u32 => HeardNs;
     route_counters ROUTE_COUNTERS: u32 => RouteCounters;
     flow FLOWS: ClientTuple => Flow;
     reply NATS: BackendTuple => Reply;
@@ -153,81 +165,6 @@ hash_access! { once;
     source SOURCES: Address => Source;
     share SHARES: ShareKey => Share;
     half_open HALF_OPENS: ClientTuple => HalfOpen;
-}
-
-/// The maps as the tables of the decision.
-pub(crate) struct Maps;
-
-impl Tables for Maps {
-    #[inline(always)]
-    fn listener(&self, key: &ListenerKey, to: &mut Listener) -> bool {
-        overwritten(|| LISTENERS.get_ptr(key)).is_some_and(|from| copied(from, to))
-    }
-
-    #[inline(always)]
-    fn name(&self, key: &NameKey) -> u32 {
-        let found = match route_key::is_short(key.short.length) {
-            true => overwritten(|| ROUTES_EXACT.get_ptr(&key.short)),
-            false => overwritten(|| ROUTES_LONG.get_ptr(key)),
-        };
-        // SAFETY: non-null by the lookup; see `hash_access!`.
-        found.map_or(0, |found| unsafe { (*found).route })
-    }
-
-    #[inline(always)]
-    fn wildcard(&self, key: &SuffixKey) -> u32 {
-        ROUTES_WILDCARD.get(trie_key::of_suffix(key)).map_or(0, |found| found.route)
-    }
-
-    #[inline(always)]
-    fn route(&self, id: u32, to: &mut Route) -> bool {
-        overwritten(|| ROUTES.get_ptr(&id)).is_some_and(|from| copied(from, to))
-    }
-
-    #[inline(always)]
-    fn is_within(&self, key: &PolicyKey) -> bool {
-        POLICIES.get(trie_key::of_policy(key)).is_some()
-    }
-
-    #[inline(always)]
-    fn slot(&self, table: u32, slot: u32) -> u32 {
-        let key = PageKey { table, page: slot / PAGE_SLOTS as u32 };
-        let Some(page) = overwritten(|| MAGLEV.get_ptr(&key)) else { return 0 };
-        // SAFETY: as in `name`.
-        let slots = unsafe { &(*page).slots };
-        1 + u32::from(slots[(slot & (PAGE_SLOTS as u32 - 1)) as usize])
-    }
-
-    #[inline(always)]
-    fn member(&self, key: &MemberKey) -> u32 {
-        // SAFETY: as in `name`.
-        overwritten(|| MEMBERS.get_ptr(key)).map_or(0, |id| unsafe { *id })
-    }
-
-    #[inline(always)]
-    fn backend(&self, id: u32, to: &mut Backend) -> bool {
-        overwritten(|| BACKENDS.get_ptr(&id)).is_some_and(|from| copied(from, to))
-    }
-
-    #[inline(always)]
-    fn search(&self, choice: &mut Choice, search: Search) {
-        each_member(choice, search);
-    }
-}
-
-looped! {
-    /// Looks at the next member of a route's table.
-    fn each_member(choice: Choice; search: Search) times LOOKS_MAX, |_round| {
-        pick::look(&Maps, choice, &search)
-    }
-}
-
-/// Copies an entry to `to`.
-#[inline(always)]
-fn copied<T: Copy>(from: *const T, to: &mut T) -> bool {
-    // SAFETY: non-null by the lookup; see `hash_access!`.
-    kernel::assign(to, unsafe { &*from });
-    true
 }
 
 /// Makes accessors that return a reference into an array map.
@@ -373,6 +310,16 @@ pub(crate) fn insert_half_open(key: &ClientTuple, half_open: &HalfOpen) -> Resul
 #[inline(always)]
 pub(crate) fn remove_half_open(key: &ClientTuple) -> bool {
     is_gone(HALF_OPENS.remove(key))
+}
+
+/// Notes when another node was last there on a device. Where the map is full, it counts as never.
+#[inline(always)]
+pub(crate) fn note_heard(device: u32, now_ns: HeardNs) {
+    if let Some(heard) = heard(&device) {
+        atomic::write_long(heard, now_ns);
+    } else {
+        let _ = HEARD.insert(&device, &now_ns, 0);
+    }
 }
 
 /// Stores the count of waiting hellos of a source, unless it has one.
