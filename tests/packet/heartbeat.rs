@@ -447,3 +447,41 @@ fn a_segment_that_becomes_another_devices_is_not_believed() {
         assert_dropped(&outcome, Reason::RouteChanged);
     }
 }
+
+/// The agent overwrites its segment ten times a second. A look-up that is past the head of its chain at that moment finds neither the old
+/// entry nor the new one: the node would not answer, and its gate would be open.
+#[test]
+fn a_segment_is_found_while_it_is_overwritten() {
+    tests::skip_without_root!();
+    let dead = Segment { stamp_ns: 0, grace_ns: SECOND, ..segment() };
+    // Which elements are of one chain differs from map to map.
+    let (mut programs, device, ahead) = (0..20)
+        .find_map(|_| {
+            let mut programs = on_segment(dead);
+            let device = programs.world.ifindex(Device::Client);
+            let others = device + 1..device + 500;
+            others.clone().for_each(|other| programs.insert(name::SEGMENTS, other, segment()));
+            let ahead =
+                others.into_iter().find(|other| programs.chained(name::SEGMENTS, &[device, *other]).is_ok());
+            ahead.map(|ahead| (programs, device, ahead))
+        })
+        .expect("another one of 499 elements is of the chain, of 1,024");
+    announce(&mut programs, OWNER_HERE);
+    programs.insert::<u32, HeardNs>(name::HEARD, device, now_ns() + 60 * SECOND);
+    let questions = [
+        (asked_for(Family::V4), Reason::NeighbourGateClosed),
+        (asked_for(Family::V6), Reason::NeighbourGateClosed),
+        (frame(&body(&question())), Reason::HeartbeatAnswered),
+    ];
+    for (asked, reason) in questions {
+        // What was stored last is at the head of its chain.
+        put(&mut programs, dead);
+        programs.insert(name::SEGMENTS, ahead, segment());
+        let change = Change::replace(name::SEGMENTS, &device, &dead);
+        let schedule = programs.behind_access(&Place::passed(name::SEGMENTS, &ahead), 1, &[change]);
+        let schedule = schedule.expect("a hardware breakpoint");
+        let outcome = programs.ingress(Device::Client, &asked);
+        assert!(schedule.happened(), "{asked:02x?}");
+        assert_eq!(outcome.counted, [(reason, 1)]);
+    }
+}

@@ -73,3 +73,24 @@ fn twenty_upgrades_and_rollbacks_to_other_maps_are_refused_and_lose_nothing() {
         traffic.assert_goes_on("with the version that made the maps");
     });
 }
+
+/// A release may have maps that the one before it had not: the next start makes them. One that does not know them, after a rollback, lets
+/// them be.
+#[test]
+fn maps_that_another_release_has_are_made_and_let_be() {
+    tests::skip_without_root!();
+    under_traffic(Scene::echo(), |daemon, lab, traffic| {
+        let pins = daemon.pins().to_owned();
+        let pin = |map: &str| pins.join(map);
+        let newer = [name::POLICIES, name::ANNOUNCED, name::SEGMENTS, name::HEARD, name::BIDS];
+        daemon.end(Signal::SIGTERM).unwrap();
+        for map in newer {
+            std::fs::remove_file(pin(map)).unwrap();
+        }
+        std::fs::hard_link(pin(name::LABELS), pin("LATER")).unwrap();
+        traffic.assert_goes_on("before the upgrade");
+        daemon.launch(&lab.balancer).unwrap();
+        traffic.assert_goes_on("after the upgrade");
+        assert!(newer.into_iter().all(|map| pin(map).exists()) && pin("LATER").exists());
+    });
+}
