@@ -105,7 +105,7 @@ pub mod name {
     pub const ANNOUNCED: &str = "ANNOUNCED";
     /// device index -> [`super::segment::Segment`].
     pub const SEGMENTS: &str = "SEGMENTS";
-    /// device index -> `u64`: when another node of the segment was last heard, by the clock of [`super::segment::Segment`].
+    /// device index -> [`super::segment::HeardNs`]: when another node of the segment was last there, by the clock of [`super::segment::Segment`].
     pub const HEARD: &str = "HEARD";
     /// [`super::announced::AnnouncedKey`] -> [`super::segment::Bid`]; user space only.
     pub const BIDS: &str = "BIDS";

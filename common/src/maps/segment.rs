@@ -92,7 +92,10 @@ mod tests {
         assert!(gate.is_closed(late, late) && gate.is_closed(late - SECOND, late));
         assert!(!gate.is_closed(late - SECOND - 1, late), "the other node was there too long ago");
         assert!(!gate.is_closed(0, late), "no other node was ever there");
-        assert!(!Gate { stamp_ns: 0, ..gate }.is_closed(0, SECOND), "nor soon after the machine's start");
+        assert!(
+            !Gate { stamp_ns: 0, grace_ns: 1 }.is_closed(0, SECOND),
+            "nor soon after the machine's start"
+        );
         assert!(!gate.is_closed(late, 25 * SECOND), "the stamp is not older than it may be");
         assert!(!Gate { grace_ns: 0, ..gate }.is_closed(late, late), "without grace there is no gate");
         assert!(!Gate::NONE.is_closed(late, late));

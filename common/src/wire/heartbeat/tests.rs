@@ -70,12 +70,18 @@ fn bids_are_where_the_table_says() {
     assert_eq!(frame[BYTES..], expected.concat());
     let signed = [&frame[..TAG_AT], &frame[BYTES..]].concat();
     assert_eq!(frame[TAG_AT..BYTES], tag_of(&signed, &KEYS[1]).to_be_bytes());
+    let changed = |at: usize, value: u8| {
+        let mut other = frame.clone();
+        other[at] = value;
+        let tag = tag_of(&[&other[..TAG_AT], &other[BYTES..]].concat(), &KEYS[1]);
+        other[TAG_AT..BYTES].copy_from_slice(&tag.to_be_bytes());
+        read_bids(&other, &KEYS)
+    };
     // What a later release puts there is signed, and not looked at.
-    let mut later = frame.clone();
-    later[BYTES + 31] = 9;
-    let tag = tag_of(&[&later[..TAG_AT], &later[BYTES..]].concat(), &KEYS[1]);
-    later[TAG_AT..BYTES].copy_from_slice(&tag.to_be_bytes());
-    assert_eq!(read_bids(&later, &KEYS).unwrap().1, table);
+    assert_eq!(changed(BYTES + 31, 9).unwrap().1, table);
+    for entries in [1, 3] {
+        assert_eq!(changed(7, entries), None, "of two entries");
+    }
 }
 
 #[test]
