@@ -128,6 +128,7 @@ impl Compiler {
             Change::Devices(devices) => node.devices = devices,
             Change::Network(network) => node.network = network,
             Change::Draining(is_draining) => node.is_draining = is_draining,
+            Change::Announcement(announcement) => node.announcement = announcement,
         }
     }
 

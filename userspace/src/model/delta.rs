@@ -1,5 +1,6 @@
 //! What changed at a source, entry by entry: the unit of the seam between sources and `compile`.
 
+use super::announcement::Announcement;
 use super::facts::RouteSpec;
 use super::node::Node;
 use super::object::ObjectName;
@@ -38,6 +39,8 @@ pub enum Change {
     Network(Arc<Node>),
     /// Whether the node takes no new connections.
     Draining(bool),
+    /// What the cluster announces, and who; `None`: nothing.
+    Announcement(Option<Arc<Announcement>>),
 }
 
 /// Positions of routes in the file, before and now. Equal ends are described by their length alone.

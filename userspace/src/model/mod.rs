@@ -6,6 +6,8 @@ pub mod name;
 pub mod facts;
 /// What a node says of itself.
 pub mod node;
+/// Who announces which addresses.
+pub mod announcement;
 /// What changed at a source, entry by entry.
 pub mod delta;
 /// Long lists that share what did not change.
@@ -43,6 +45,7 @@ pub mod problem;
 /// Reasons of Events on Services.
 pub mod event_reason;
 
+pub use announcement::{Announcement, AnnouncementRule};
 pub use claim::{Claim, ClaimSet, Origin, StoredClaim};
 pub use cluster::Cluster;
 pub use delta::{Change, Delta, Places};

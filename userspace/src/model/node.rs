@@ -1,5 +1,6 @@
 //! What a node says of itself.
 
+use super::announcement::Announcement;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -65,4 +66,6 @@ pub struct NodeFacts {
     pub network: Arc<Node>,
     /// It takes no new connections: `vestibule drain`.
     pub is_draining: bool,
+    /// What the cluster announces, and who; `None`: nothing.
+    pub announcement: Option<Arc<Announcement>>,
 }

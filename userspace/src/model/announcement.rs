@@ -1,0 +1,67 @@
+//! Who announces which addresses to the hosts of its segments: what the controller decided for the whole cluster.
+
+use super::pool::AddressRange;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What all agents of a cluster know of announcing. Without it, nothing is announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// For how long a node whose agent is dead goes on answering, while others could.
+    pub grace: Duration,
+    /// The nodes that run an agent, sorted.
+    pub members: Vec<Arc<str>>,
+    /// An address is announced where one of them covers it.
+    pub rules: Vec<AnnouncementRule>,
+}
+
+/// Addresses, and where they are announced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnnouncementRule {
+    /// What it covers; empty: every address.
+    pub addresses: Vec<AddressRange>,
+    /// The members that may announce them; empty: all.
+    pub nodes: Vec<Arc<str>>,
+    /// The devices on which they do; empty: all that carry the programs.
+    pub interfaces: Vec<Arc<str>>,
+}
+
+impl AnnouncementRule {
+    /// Whether it is about this address.
+    pub fn covers(&self, address: IpAddr) -> bool {
+        self.addresses.is_empty() || self.addresses.iter().any(|range| range.holds(address))
+    }
+
+    /// Whether this member may announce what it covers.
+    pub fn admits(&self, node: &str) -> bool {
+        self.nodes.is_empty() || self.nodes.iter().any(|name| **name == *node)
+    }
+
+    /// Whether what it covers is announced on the device of this name.
+    pub fn is_for(&self, device: &str) -> bool {
+        self.interfaces.is_empty() || self.interfaces.iter().any(|name| **name == *device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_empty_names_all() {
+        let (first, last) = ("192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap());
+        let all = AnnouncementRule::default();
+        let some = AnnouncementRule {
+            addresses: vec![AddressRange { first, last }],
+            nodes: vec!["a".into()],
+            interfaces: vec!["eth0".into()],
+        };
+        let says = |rule: &AnnouncementRule, address: &str, node, device| {
+            (rule.covers(address.parse().unwrap()), rule.admits(node), rule.is_for(device))
+        };
+        assert_eq!(says(&all, "2001:db8::1", "x", "eth9"), (true, true, true));
+        assert_eq!(says(&some, "192.0.2.9", "a", "eth0"), (true, true, true));
+        assert_eq!(says(&some, "192.0.2.10", "b", "eth1"), (false, false, false));
+    }
+}
