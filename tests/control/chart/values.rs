@@ -159,7 +159,7 @@ fn ingresses_that_are_not_served_any_more_can_be_cleared() {
 #[test]
 fn the_definitions_are_the_trees() {
     let objects = objects(&[]);
-    for kind in ["claims", "nodestates"] {
+    for kind in ["announcements", "claims", "nodestates"] {
         let rendered = object(&objects, "CustomResourceDefinition", &format!("{kind}.vestibule.dev"));
         let text = std::fs::read_to_string(root(&format!("deploy/crds/{kind}.yaml"))).unwrap();
         let kept: Value = serde_saphyr::from_str(&text).unwrap();

@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::print;
+use crate::sources::kubernetes::api::announcement::Announcement;
 use crate::sources::kubernetes::api::claim::Claim;
 use crate::sources::kubernetes::api::node_state::NodeState;
 
@@ -14,8 +15,12 @@ pub(super) fn show() -> Result<()> {
 }
 
 /// Returns the definitions, by the plural of their kinds.
-fn definitions() -> Result<[(&'static str, Value); 2]> {
-    Ok([("claims", Claim::definition()?), ("nodestates", NodeState::definition()?)])
+fn definitions() -> Result<[(&'static str, Value); 3]> {
+    Ok([
+        ("announcements", Announcement::definition()?),
+        ("claims", Claim::definition()?),
+        ("nodestates", NodeState::definition()?),
+    ])
 }
 
 fn text(definition: &Value) -> Result<String> {

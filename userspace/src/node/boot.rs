@@ -9,9 +9,16 @@ use super::reconcile::Node;
 use super::role::Stage;
 use super::saving::Loaded;
 use super::state::State;
-use crate::model::DesiredRoute;
+use crate::model::{Change, DesiredRoute};
 
 impl Node {
+    /// Begins with what was announced when it was saved last: the first order may come before the API server's answer, or without it.
+    pub(super) fn recall_announcement(&mut self) {
+        if let Some(said) = self.saving.load_announcement() {
+            self.sources.change(Change::Announcement(Some(said)));
+        }
+    }
+
     /// Notes that the API server confirms what is known, if it does.
     pub(super) fn confirm_saved(&mut self) {
         if self.saving.has_folder() && self.sources.is_confirmed() {

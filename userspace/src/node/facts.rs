@@ -201,7 +201,7 @@ impl Sources {
 
     /// Returns whether all that is compiled is known and up to date: what the API server confirms.
     pub(super) fn is_confirmed(&self) -> bool {
-        self.is_complete() && self.store.as_ref().is_none_or(|store| store.stale().is_empty())
+        self.store.as_ref().is_none_or(Store::is_confirmed)
     }
 
     /// Waits for a change in the cluster. Cancel safe: no change is lost.
@@ -268,6 +268,11 @@ impl Sources {
         if let Some(store) = &mut self.store {
             // It contains no route of the file, so it cannot be refused.
             let _ = self.compiler.take(store.changes().into());
+            // Before it is known, what was saved is announced.
+            let announcement = store.announcement().cloned();
+            if announcement.is_some() && announcement != self.compiler.node().announcement {
+                self.change(Change::Announcement(announcement));
+            }
         }
         if !self.compiler.is_ready() {
             return ProbeNews::Some(Vec::new());

@@ -55,6 +55,8 @@ mod keys;
 mod saving;
 /// The file with the last compiled state.
 mod saved;
+/// The file with what is announced.
+mod saved_announcement;
 /// A start without the API server.
 mod boot;
 /// Files that survive a reboot.

@@ -67,6 +67,7 @@ pub(super) struct Node {
 
 /// Serves until an input ends it. What the outputs hold keeps serving after that.
 pub(super) async fn reconcile(mut node: Node) -> Result<(), NodeError> {
+    node.recall_announcement();
     loop {
         match node.next().await {
             Event::Turn => node.turn()?,
@@ -276,6 +277,7 @@ impl Node {
                 }
                 if let Some(in_force) = self.orders.in_force().filter(|_| self.sources.is_complete()) {
                     self.saving.put(&in_force.desired);
+                    self.saving.save_announcement(self.sources.node().announcement.as_ref());
                 }
             }
             Err(error) => {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use super::{keys, saved};
-use crate::model::{Desired, Settings};
+use super::{keys, saved, saved_announcement};
+use crate::model::{Announcement, Desired, Settings};
 use crate::outputs::CookieKeys;
 
 use super::disk::DiskError;
@@ -25,6 +25,8 @@ pub(super) struct Saving {
     /// The state in effect, if it is to be saved at all.
     in_force: Option<Arc<Desired>>,
     is_unsaved: bool,
+    /// What is announced, as it was saved last.
+    announcement: Option<Arc<Announcement>>,
     /// When the API server last confirmed what is known of it.
     confirmed: Option<SystemTime>,
     /// The same, as it was last saved.
@@ -40,6 +42,7 @@ impl Saving {
             folder,
             in_force: None,
             is_unsaved: false,
+            announcement: None,
             confirmed: None,
             saved_confirmed: None,
             saved: Instant::now(),
@@ -110,6 +113,29 @@ impl Saving {
         {
             warn!(%error, "the cookie keys are not kept for the next boot");
         }
+    }
+
+    /// Saves a copy of what is announced, if it is another one: it changes with the nodes of the cluster.
+    pub(super) fn save_announcement(&mut self, said: Option<&Arc<Announcement>>) {
+        let Some((folder, said)) = self.folder.as_ref().zip(said) else { return };
+        if self.announcement.as_ref() == Some(said) {
+            return;
+        }
+        // One that cannot be saved is not tried again before it is another one.
+        self.announcement = Some(Arc::clone(said));
+        if let Err(error) = saved_announcement::write(folder, said) {
+            warn!(%error, "what is announced is not kept for the next start");
+        }
+    }
+
+    /// Loads what was announced when it was saved last.
+    pub(super) fn load_announcement(&mut self) -> Option<Arc<Announcement>> {
+        match saved_announcement::read(self.folder.as_deref()?) {
+            Ok(said) => self.announcement = Some(Arc::new(said)),
+            Err(DiskError::Missing) => {}
+            Err(error) => warn!(%error, "what was announced before is not known"),
+        }
+        self.announcement.clone()
     }
 
     /// Loads the state that was in effect when the node went down, with these settings.

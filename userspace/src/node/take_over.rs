@@ -109,6 +109,7 @@ impl Node {
             );
             if self.sources.is_complete() {
                 self.saving.put(desired);
+                self.saving.save_announcement(self.sources.node().announcement.as_ref());
             }
         }
         if devices.is_empty() {

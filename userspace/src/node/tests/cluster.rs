@@ -8,9 +8,10 @@ use super::scene::{Folder, Scene, never, ready, routes, until};
 use crate::model::{Desired, DesiredRoute, Node, Settings};
 use crate::node::inputs::Input;
 use crate::node::saving::Loaded;
-use crate::node::{keys, saved};
+use crate::node::{keys, saved, saved_announcement};
 use crate::outputs::memory::Memory;
 use crate::outputs::{CookieKeys, Word};
+use crate::sources::kubernetes::api::announcement::{AnnouncementRule, AnnouncementSpec};
 
 fn route(desired: &Desired, name: &str) -> Arc<DesiredRoute> {
     Arc::clone(desired.routes.find(name).unwrap())
@@ -96,6 +97,66 @@ async fn health_zone_devices_keys_and_drain_are_facts() {
         })
         .await;
     assert_eq!(keys::load(&folder.0).unwrap(), keys(), "kept for a boot without the API server");
+}
+
+fn announced(member: &str) -> AnnouncementSpec {
+    let rules = vec![AnnouncementRule::default()];
+    AnnouncementSpec { agent_grace_seconds: 15, members: vec![member.to_owned()], rules }
+}
+
+/// Returns the first member of what the output has, if anything is announced.
+fn member(output: &Memory) -> Option<String> {
+    let announcement = output.image().node.announcement.clone()?;
+    assert_eq!(announcement.rules.len(), 1);
+    Some(announcement.members[0].to_string())
+}
+
+#[tokio::test]
+async fn what_is_announced_is_a_fact_that_changes_alone_and_is_kept_until_something_else_is() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[]);
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    scene
+        .play(async {
+            cluster.list_endpoints();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            never("it writes before that is known", || output.image().counts.answered > 0).await;
+            cluster.list_announcement(&announced("a"));
+            until("the first", || member(&output).as_deref() == Some("a")).await;
+            let compiled = || route(&output.image().desired, "service/ns/s:443");
+            let before = compiled();
+            cluster.list_announcement(&announced("b"));
+            until("another", || member(&output).as_deref() == Some("b")).await;
+            assert!(Arc::ptr_eq(&before, &compiled()), "nothing is compiled for it");
+            // Somebody has deleted it, or its definition.
+            cluster.list_no_announcement();
+            never("it is gone", || member(&output).as_deref() != Some("b")).await;
+        })
+        .await;
+    assert_eq!(saved_announcement::read(&folder.0).unwrap(), announced("b").read().unwrap());
+}
+
+/// As where the definition is of the release before.
+#[tokio::test]
+async fn what_cannot_be_read_holds_up_nothing_and_what_was_saved_is_announced_until_it_can_be() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[]);
+    saved_announcement::write(&folder.0, &announced("saved").read().unwrap()).unwrap();
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    let told = Arc::clone(&scene.told);
+    scene
+        .play(async {
+            cluster.list_endpoints();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            cluster.put_endpoints("s", &[1]);
+            cluster.refuse_announcement();
+            until("all else", || routes(&output) == ["service/ns/s:443: 10.0.0.1"]).await;
+            assert_eq!(member(&output).as_deref(), Some("saved"));
+            until("it is said", || ready(&told).contains("announcements: 404 NotFound")).await;
+            cluster.list_announcement(&announced("b"));
+            until("what is announced now", || member(&output).as_deref() == Some("b")).await;
+        })
+        .await;
 }
 
 /// As `vestibule withdraw` asks for it.

@@ -1,5 +1,6 @@
 //! A cluster that a test writes: what watches would report, reported by hand.
 
+use super::api::announcement::{AnnouncementSpec, NAME};
 use super::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use super::api::object::{InSpec, Object};
 use super::fold;
@@ -53,8 +54,31 @@ impl Script {
         self.outbox.try_send(Message { source, epoch: 0, news }).unwrap();
     }
 
-    /// There is no endpoint yet.
+    /// This is announced, and it is listed.
+    pub(crate) fn list_announcement(&self, said: &AnnouncementSpec) {
+        let body = Body::Announcement(said.read().ok().map(Arc::new));
+        let entry = Entry { name: ObjectName::new("", NAME), body, problems: Vec::new(), status: None };
+        self.tell(Source::Announcements, WatchEvent::Listed(vec![entry]));
+    }
+
+    /// The object that says what is announced is not there.
+    pub(crate) fn list_no_announcement(&self) {
+        self.tell(Source::Announcements, WatchEvent::Listed(Vec::new()));
+    }
+
+    /// What is announced cannot be read.
+    pub(crate) fn refuse_announcement(&self) {
+        self.tell(Source::Announcements, WatchEvent::Stale("404 NotFound".to_owned()));
+    }
+
+    /// There is no endpoint yet, and nothing is announced.
     pub(crate) fn list_slices(&self) {
+        self.list_no_announcement();
+        self.list_endpoints();
+    }
+
+    /// There is no endpoint yet.
+    pub(crate) fn list_endpoints(&self) {
         self.tell(Source::EndpointSlices, WatchEvent::Listed(Vec::new()));
     }
 

@@ -18,4 +18,6 @@ pub(crate) enum Extent {
     Metadata,
     /// Objects with this label alone.
     Labelled(&'static str),
+    /// The object of this name alone.
+    Named(&'static str),
 }

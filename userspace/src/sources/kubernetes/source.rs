@@ -1,6 +1,7 @@
 //! What is read of the cluster: one row a kind of object, here or in the table of origins. Watches, discovery, what waits for a kind that
 //! cannot be listed, and the rights that the chart grants follow from it.
 
+use super::api::announcement;
 use super::served::{Extent, Served};
 use super::target::Target;
 use crate::model::cluster::Policy;
@@ -28,6 +29,8 @@ pub(crate) enum Source {
     Pools,
     /// What was settled.
     Claims,
+    /// What the cluster announces, and who.
+    Announcements,
 }
 
 /// Who reads a kind.
@@ -78,8 +81,8 @@ struct Row {
 
 /// All but those of origins. How an object is folded is in `watches.rs`, where it is kept in `tables.rs`.
 #[rustfmt::skip]
-const TABLE: [Row; 12] = {
-    use Extent::{Labelled, Metadata, Whole};
+const TABLE: [Row; 13] = {
+    use Extent::{Labelled, Metadata, Named, Whole};
     use Reader::{Agents, Controller, ControllerOfPools};
     use Served::{Always, ByDefinition};
     use Source::*;
@@ -110,6 +113,7 @@ const TABLE: [Row; 12] = {
         // An object would be given an address of another pool.
         row(Pools, METALLB_GROUP, "ipaddresspools", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::Pools),
         row(Claims, "vestibule.dev", "claims", Always("v1alpha1"), Whole, Agents, Waits::Nothing),
+        row(Announcements, "vestibule.dev", "announcements", Always("v1alpha1"), Named(announcement::NAME), Agents, Waits::Nothing),
     ]
 };
 
@@ -170,6 +174,11 @@ impl Source {
         own.map(|row| row.source).chain(of_origins)
     }
 
+    /// Whether nothing is known to be all before it is listed: what is announced holds up nothing else, and waits only for an answer.
+    pub(crate) fn is_needed(self) -> bool {
+        self != Self::Announcements
+    }
+
     /// The plural by which the API knows it.
     pub(crate) fn text(self) -> &'static str {
         self.row().resource.plural
@@ -215,16 +224,12 @@ impl Source {
     /// What is watched of it.
     pub(super) fn target(self, version: &str) -> Target {
         let extent = self.row().extent;
-        let labels = match extent {
-            Extent::Labelled(label) => Some(label.to_owned()),
-            Extent::Whole | Extent::Metadata => None,
+        let (labels, fields) = match extent {
+            Extent::Labelled(label) => (Some(label.to_owned()), None),
+            Extent::Named(name) => (None, Some(format!("metadata.name={name}"))),
+            Extent::Whole | Extent::Metadata => (None, None),
         };
-        Target {
-            path: self.path(version),
-            labels,
-            fields: None,
-            is_metadata_only: extent == Extent::Metadata,
-        }
+        Target { path: self.path(version), labels, fields, is_metadata_only: extent == Extent::Metadata }
     }
 }
 
@@ -260,9 +265,22 @@ mod tests {
     #[test]
     fn the_rights_in_the_chart_are_up_to_date() {
         let reads = |sources: Vec<Source>| {
+            let name = |source: &Source| match source.row().extent {
+                Extent::Named(name) => Some(name),
+                _ => None,
+            };
+            let (named, all): (Vec<Source>, Vec<Source>) =
+                sources.into_iter().partition(|source| name(source).is_some());
             let resources =
-                sources.into_iter().map(|source| (source.row().resource.group, source.text().to_owned()));
-            rules(resources, &["list", "watch"])
+                all.into_iter().map(|source| (source.row().resource.group, source.text().to_owned()));
+            let mut reads = rules(resources, &["list", "watch"]);
+            // List and watch with a field selector.
+            reads.extend(named.iter().map(|source| {
+                let Resource { group, plural } = source.row().resource;
+                let verbs = ["list", "watch"];
+                json!({"apiGroups": [group], "resources": [plural], "resourceNames": [name(source)], "verbs": verbs})
+            }));
+            reads
         };
         let of = |reader: Reader| Source::all().filter(move |source| source.row().reader == reader).collect();
         let writes = |reader: Reader| {

@@ -7,10 +7,13 @@ use super::tables::Tables;
 use super::watch_event::{Message, StoredStatus, WatchEvent};
 use super::watches::{Options, Reads, Start};
 use crate::model::cluster::Policy;
-use crate::model::{Change, ClaimSet, Cluster, Delta, Kind, ObjectName, ObjectRef, Places, Problem};
+use crate::model::{
+    Announcement, Change, ClaimSet, Cluster, Delta, Kind, ObjectName, ObjectRef, Places, Problem,
+};
 use crate::origins;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -202,6 +205,11 @@ impl Store {
         self.tables.claims.is_withdrawn()
     }
 
+    /// What the cluster announces, as far as it is known.
+    pub fn announcement(&self) -> Option<&Arc<Announcement>> {
+        self.tables.announcement.as_ref()
+    }
+
     /// What changed since this was last asked.
     pub fn changes(&mut self) -> Changes {
         let endpoints = self.tables.take_changed_endpoints();
@@ -212,7 +220,8 @@ impl Store {
     /// Claims. Until then nobody removes anything.
     pub fn is_complete(&self) -> bool {
         self.sources.iter().all(|(source, state)| {
-            state.progress != Progress::Unknown
+            let is_known = state.progress != Progress::Unknown;
+            (is_known || !source.is_needed() && state.stale.is_some())
                 && (*source != Source::Claims || self.tables.claims.is_known())
         })
     }
@@ -221,6 +230,14 @@ impl Store {
     pub(crate) fn unlisted(&self) -> BTreeSet<Source> {
         let unlisted = self.sources.iter().filter(|(_, state)| state.progress == Progress::Unknown);
         unlisted.map(|(source, _)| *source).collect()
+    }
+
+    /// Whether all that is served is known and followed at present.
+    pub fn is_confirmed(&self) -> bool {
+        let is_stale = |(source, state): (&Source, &State)| source.is_needed() && state.stale.is_some();
+        self.is_complete()
+            && self.tables.claims.unmarked_since().is_none()
+            && !self.sources.iter().any(is_stale)
     }
 
     /// Sources that cannot be followed at present.
@@ -301,7 +318,8 @@ impl Store {
             }
         };
         self.is_touched |= is_other;
-        self.is_other |= is_other;
+        // Nothing is compiled with what is announced.
+        self.is_other |= is_other && (source.is_needed() || self.tables.problems_changed());
     }
 }
 

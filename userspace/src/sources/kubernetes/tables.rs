@@ -5,7 +5,7 @@ use super::endpoints::Slices;
 use super::pack;
 use super::source::Source;
 use super::watch_event::{Body, Entry, StoredStatus};
-use crate::model::{ClaimSet, Cluster, ObjectName, ObjectRef, Problem};
+use crate::model::{Announcement, ClaimSet, Cluster, ObjectName, ObjectRef, Problem};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -15,6 +15,8 @@ use tokio::time::Instant;
 pub(super) struct Tables {
     pub(super) cluster: Cluster,
     pub(super) claims: ClaimTable,
+    /// What the cluster announces. An object that is gone, or cannot be read, takes nothing back: only another one does.
+    pub(super) announcement: Option<Arc<Announcement>>,
     slices: Slices,
     problems: BTreeMap<(Source, ObjectName), Vec<Problem>>,
     problems_changed: bool,
@@ -51,6 +53,11 @@ impl Tables {
             Body::Pool(spec) => put(&mut cluster.pools, name, spec),
             Body::Claim(read) => self.claims.put(&name.name, read, first),
             Body::Mark(mark) => self.claims.mark(mark),
+            Body::Announcement(Some(said)) if self.announcement.as_ref() != Some(&said) => {
+                self.announcement = Some(said);
+                true
+            }
+            Body::Announcement(_) => false,
         };
         changed
     }
@@ -94,6 +101,11 @@ impl Tables {
         changed
     }
 
+    /// Whether problems changed that [`Tables::settle`] has not brought up to date yet.
+    pub(super) fn problems_changed(&self) -> bool {
+        self.problems_changed
+    }
+
     /// Services whose endpoints changed since this was last asked.
     pub(super) fn take_changed_endpoints(&mut self) -> BTreeSet<ObjectName> {
         self.slices.take_changed()
@@ -127,7 +139,7 @@ impl Tables {
     fn table(&mut self, source: Source) -> Option<&mut dyn Table> {
         let cluster = &mut self.cluster;
         Some(match source {
-            Source::Definitions => return None,
+            Source::Definitions | Source::Announcements => return None,
             Source::GatewayClasses => &mut cluster.classes,
             Source::Gateways => &mut cluster.gateways,
             Source::ListenerSets => &mut cluster.listener_sets,

@@ -4,7 +4,7 @@ use super::source::Source;
 use crate::model::cluster::{
     ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, PoolSpec, ServiceSpec,
 };
-use crate::model::{ObjectName, OriginObject, Problem, StoredClaim};
+use crate::model::{Announcement, ObjectName, OriginObject, Problem, StoredClaim};
 use std::sync::Arc;
 
 /// One report of a watch.
@@ -74,6 +74,8 @@ pub(super) enum Body {
     Claim(ReadClaim),
     /// The Claim that marks that all are written.
     Mark(Mark),
+    /// What the cluster announces; `None`: it cannot be read.
+    Announcement(Option<Arc<Announcement>>),
 }
 
 /// A Claim, as far as it can be read.

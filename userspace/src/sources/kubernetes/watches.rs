@@ -130,6 +130,10 @@ impl Start {
                 let (claim, problems) = fold::claim(raw, interner);
                 (Body::Claim(claim), problems)
             }),
+            Source::Announcements => self.one::<_, false, _>(watches, source, version, epoch, |raw, _| {
+                let (announcement, problems) = fold::announcement(raw);
+                (Body::Announcement(announcement), problems)
+            }),
         }
     }
 
@@ -251,6 +255,7 @@ pub(super) fn entry(
         // One that was ours keeps our condition until it is taken away.
         Body::Service(service) => service.load_balancer.is_some() || has_our_condition(&status),
         Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) | Body::Mark(_) => false,
+        Body::Announcement(_) => false,
         Body::Origin(object) => object.is_some() && source.kind().is_some(),
         Body::Pool(_) | Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => {
             true

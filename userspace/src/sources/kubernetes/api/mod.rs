@@ -1,5 +1,7 @@
 //! Kubernetes objects as they come over the wire, as far as anybody here reads them.
 
+/// `Announcement`: what the cluster announces, and who.
+pub mod announcement;
 /// `Claim`: what an origin asks, and what it was granted.
 pub mod claim;
 /// Addresses that a Claim asks for.

@@ -1,5 +1,7 @@
 //! Reduces an object to what decisions need of it. Pure: what cannot be read is left out and reported.
 
+/// Announcement.
+mod announcement;
 /// Claim.
 mod claim;
 /// GatewayClass.
@@ -25,6 +27,7 @@ mod pool;
 /// Label selectors.
 mod selector;
 
+pub(super) use announcement::fold as announcement;
 pub(super) use claim::fold as claim;
 pub(super) use class::fold as class;
 pub(super) use endpoint_slice::fold as endpoint_slice;
