@@ -53,7 +53,7 @@ fn no_rule_is_wider_than_a_purpose() {
         if objects_of_others && resources.iter().any(|resource| !resource.ends_with("/status")) {
             // An agent reads its own node once, for the zone; a rule cannot express which node that is.
             let reads = match resources.as_slice() {
-                ["nodes"] => &["get"][..],
+                ["nodes"] if role == "ClusterRole/vestibule-agent" => &["get"][..],
                 // Whether MetalLB runs, where Services are served that it may serve, too.
                 ["pods"] => &["list"],
                 _ => &["list", "watch"],
@@ -61,6 +61,20 @@ fn no_rule_is_wider_than_a_purpose() {
             assert_eq!(verbs, reads, "{role}: {rule}");
         }
     }
+}
+
+#[test]
+fn the_controller_reads_nodes_where_anything_may_be_announced() {
+    let reads_nodes = |options: &[&str]| {
+        let objects = objects(options);
+        let reads = |(role, rule): &(String, &Value)| {
+            role == "ClusterRole/vestibule-controller" && words(&rule["resources"]) == ["nodes"]
+        };
+        rules(&objects).iter().any(reads)
+    };
+    assert!(!reads_nodes(&[]));
+    assert!(reads_nodes(&["--set=addresses.l2=true"]));
+    assert!(reads_nodes(&["--set=metallb.namespaces={metallb-system}"]));
 }
 
 #[test]
@@ -128,6 +142,8 @@ fn an_api_server_lets_each_do_its_work_and_nothing_else() {
         format!("list secrets/{KEYS} {here}"),
         format!("watch secrets/{KEYS} {here}"),
         format!("update leases.coordination.k8s.io {here}"),
+        "list announcements.vestibule.dev/vestibule".to_owned(),
+        "watch announcements.vestibule.dev/vestibule".to_owned(),
     ];
     assert!(own.iter().all(|question| can(&agent, question)), "{own:?}");
     for question in [
@@ -140,6 +156,8 @@ fn an_api_server_lets_each_do_its_work_and_nothing_else() {
         "create claims.vestibule.dev",
         "update claims.vestibule.dev",
         "delete claims.vestibule.dev",
+        "create announcements.vestibule.dev",
+        "update announcements.vestibule.dev/vestibule",
         "patch gatewayclasses.gateway.networking.k8s.io",
         &format!("update secrets/{KEYS} {here}"),
     ] {
@@ -147,6 +165,7 @@ fn an_api_server_lets_each_do_its_work_and_nothing_else() {
         assert!(can(&controller, question), "controller: {question}");
     }
     assert!(!can(&controller, "update nodestates.vestibule.dev"));
+    assert!(!can(&controller, "update announcements.vestibule.dev/other"));
     assert!(!can(&controller, &format!("update leases.coordination.k8s.io/of-an-agent {here}")));
 }
 

@@ -156,6 +156,24 @@ fn ingresses_that_are_not_served_any_more_can_be_cleared() {
     assert!(text.contains("ingress:\n      listeners: []"), "{text}");
 }
 
+/// Processes of the release before refuse a file with fields that they do not know.
+#[test]
+fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
+    let file = |options: &[&str]| {
+        let objects = objects(options);
+        object(&objects, "ConfigMap", "vestibule")["data"]["vestibule.yaml"].as_str().unwrap().to_owned()
+    };
+    let without = file(&[]);
+    assert!(!without.contains("l2") && !without.contains("agentGraceSeconds"), "{without}");
+    let with = file(&["--set=addresses.l2=true", "--set=agentGraceSeconds=2"]);
+    assert!(with.contains("\n  l2: true\n") && with.contains("\nagentGraceSeconds: 2\n"), "{with}");
+    for refused in
+        ["agentGraceSeconds=0", "agentGraceSeconds=3601", "agentGraceSeconds=15s", "addresses.l2=1"]
+    {
+        assert!(template(&[&format!("--set={refused}")]).is_err(), "{refused}");
+    }
+}
+
 #[test]
 fn the_definitions_are_the_trees() {
     let objects = objects(&[]);

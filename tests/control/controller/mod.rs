@@ -16,6 +16,8 @@ mod adopted;
 mod routes;
 /// Claims.
 mod claims;
+/// What is announced.
+pub(crate) mod announcement;
 /// A file that is refused from the start.
 mod bad_file;
 /// A kind that may not be listed.

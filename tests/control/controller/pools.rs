@@ -55,9 +55,14 @@ fn notes(events: &Value) -> Vec<&str> {
 
 /// Applies the definition of pools, and waits until they are served.
 pub(super) fn define_pools(kubectl: &Kubectl, definition: &str) {
+    define(kubectl, "ipaddresspools.metallb.io", definition);
+}
+
+/// Applies a definition, and waits until its kind is served.
+pub(super) fn define(kubectl: &Kubectl, name: &str, definition: &str) {
     kubectl.apply(definition).unwrap();
     kubectl
-        .wait_for("the definition", &["crd", "ipaddresspools.metallb.io"], SOON, |definition| {
+        .wait_for("the definition", &["crd", name], SOON, |definition| {
             definition["status"]["conditions"].as_array().is_some_and(|all| {
                 all.iter()
                     .any(|one| (&one["type"], &one["status"]) == (&json!("Established"), &json!("True")))

@@ -4,6 +4,8 @@
 mod lists;
 /// Claims between both, and what happens without them.
 mod claims;
+/// What is announced.
+mod announcement;
 /// Key rotation.
 mod keys;
 /// Backends that fail their probe.

@@ -5,6 +5,7 @@ use super::ingress::{INGRESS, RawIngress};
 use super::raw::{RawListener, RawRoute, RawSettings, Text};
 use super::shape::{LISTENER, ROUTE, SETTINGS, Shape};
 use super::value::{self, Wrong, wrong};
+use crate::model::advertisement::{AnnouncingPolicy, GRACE};
 use crate::model::cluster::{AddressRange, ClassPolicy, Policy, PoolPolicy, ProbeKind, ProbeSpec};
 use crate::model::pool::InvalidRange;
 use crate::model::service::OWN_CLASS;
@@ -53,6 +54,7 @@ pub(super) struct RawChart<'a> {
     metallb: Option<RawMetalLb<'a>>,
     load_balancer_classes: Option<Vec<Text<'a>>>,
     default_load_balancer_class: Option<bool>,
+    agent_grace_seconds: Option<i64>,
     listeners: Option<Vec<RawListener<'a>>>,
     routes: Option<Vec<RawRoute<'a>>>,
 }
@@ -65,6 +67,7 @@ struct RawAddresses<'a> {
     shared: Option<Vec<Text<'a>>>,
     tls_ports: Option<Vec<i64>>,
     excluded: Option<Vec<Text<'a>>>,
+    l2: Option<bool>,
 }
 
 /// `metallb`.
@@ -105,6 +108,7 @@ pub(super) const CHART: Shape = Shape::Table(&[
     ("metallb", Shape::Table(&[("namespaces", Shape::List(&Shape::Text))])),
     ("loadBalancerClasses", Shape::List(&Shape::Text)),
     ("defaultLoadBalancerClass", Shape::Bool),
+    ("agentGraceSeconds", Shape::Whole),
     ("listeners", Shape::List(&Shape::Table(LISTENER))),
     ("routes", Shape::List(&Shape::Table(ROUTE))),
 ]);
@@ -114,6 +118,7 @@ const ADDRESSES: &[(&str, Shape)] = &[
     ("shared", Shape::List(&Shape::Text)),
     ("tlsPorts", Shape::List(&Shape::Whole)),
     ("excluded", Shape::List(&Shape::Text)),
+    ("l2", Shape::Bool),
 ];
 
 const PROBE: &[(&str, Shape)] = &[
@@ -138,6 +143,9 @@ pub const SAVED_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// What can be set instead.
 const SAVED_MAX_AGES: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(60)..=Duration::from_secs(365 * 24 * 3600);
+
+/// What [`AnnouncingPolicy::grace`] may be, in seconds: an agent stamps every 100 ms, and one that was replaced is back in time.
+const GRACES: std::ops::RangeInclusive<u64> = 1..=3600;
 
 /// Checks the whole file.
 pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile {
@@ -167,7 +175,10 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let classes = raw.load_balancer_classes.unwrap_or_default();
     let is_default = raw.default_load_balancer_class.unwrap_or(false);
     let load_balancers = ClassPolicy { others: check.classes(classes), is_default };
+    let grace = check.grace(raw.agent_grace_seconds).unwrap_or(GRACE);
+    let announcing = AnnouncingPolicy { own_ranges: addresses.l2.unwrap_or(false), grace };
     let policy = Policy {
+        announcing,
         ranges,
         shared,
         tls_ports,
@@ -267,6 +278,17 @@ impl Check<'_> {
         }
         let up = self.percent("panicShare", raw.panic_share, 0).unwrap_or(PANIC_SHARE);
         (raw.enabled.unwrap_or(false).then_some(defaults), defaults, 100 - up)
+    }
+
+    fn grace(&mut self, raw: Option<i64>) -> Option<Duration> {
+        let seconds = raw?;
+        let checked = u64::try_from(seconds).ok().filter(|checked| GRACES.contains(checked));
+        if checked.is_none() {
+            let problem =
+                Problem::error("agentGraceSeconds", "is out of range", "write a number from 1 to 3600");
+            self.problems.push(problem.value(seconds));
+        }
+        checked.map(Duration::from_secs)
     }
 
     fn saved_max_age(&mut self, raw: RawSavedState<'_>) -> Option<Duration> {
@@ -440,7 +462,22 @@ savedState:
     }
 
     #[test]
-    fn a_cluster_announces_nothing_yet() {
+    fn what_is_announced_and_for_how_long_without_an_agent_is_checked() {
+        let read = |text: &str| parse_chart(text).0.policy.announcing;
+        assert_eq!(read(FILE), AnnouncingPolicy { own_ranges: false, grace: Duration::from_secs(15) });
+        let set = read("addresses: {ranges: [192.0.2.0/28], l2: true}\nagentGraceSeconds: 2\n");
+        assert_eq!(set, AnnouncingPolicy { own_ranges: true, grace: Duration::from_secs(2) });
+        for seconds in ["0", "-1", "3601"] {
+            let told = problems(&format!("agentGraceSeconds: {seconds}\n"));
+            assert!(told[0].contains("agentGraceSeconds: is out of range"), "{told:?}");
+        }
+        for text in ["agentGraceSeconds: 15s\n", "addresses: {l2: maybe}\n"] {
+            assert_eq!(problems(text).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_of_a_daemon_alone_are_refused_in_a_cluster() {
         let text = FILE.replace("  sourceAddresses: []", "  sourceAddresses: []\n  l2: { enabled: true }");
         let (file, _) = parse_chart(&text);
         assert_eq!(file.facts.settings.l2, None);

@@ -39,6 +39,8 @@ pub(super) struct Reported {
 /// Everything known about the agents.
 pub(super) struct Agents {
     liveness: Liveness,
+    /// Nodes whose agent has a Lease: others take over from a node only if it is one of those.
+    members: BTreeSet<String>,
     states: BTreeMap<String, Reported>,
     is_listed: bool,
     /// What cannot be followed at present, and why: Leases, NodeStates.
@@ -85,6 +87,7 @@ impl Agents {
         watches.spawn(follow::<NodeState, _, _>(client.clone(), reported, outbox));
         Self {
             liveness: Liveness::default(),
+            members: BTreeSet::new(),
             states: BTreeMap::new(),
             is_listed: false,
             stale: [None, None],
@@ -121,15 +124,20 @@ impl Agents {
         let is_touched = match leases {
             Named::Listed(leases, _) => {
                 let leases = leases.into_iter().filter_map(|(name, lease)| Some((node_of(&name)?, lease)));
-                self.liveness.listed(leases.collect(), now)
+                let leases: BTreeMap<String, AgentLease> = leases.collect();
+                let members = leases.keys().cloned().collect();
+                let is_joined = std::mem::replace(&mut self.members, members) != self.members;
+                self.liveness.listed(leases, now) | is_joined
             }
             Named::Put(name, lease) => {
                 let Some(node) = node_of(&name) else { return false };
-                self.liveness.put(node, lease, now)
+                let is_joined = !self.members.contains(&node) && self.members.insert(node.clone());
+                self.liveness.put(node, lease, now) | is_joined
             }
             Named::Gone(name) => {
                 let Some(node) = node_of(&name) else { return false };
-                self.liveness.gone(&node, now)
+                let is_left = self.members.remove(&node);
+                self.liveness.gone(&node, now) | is_left
             }
             Named::Stale(why) => {
                 self.stale[0] = Some(why);
@@ -181,7 +189,8 @@ impl Agents {
 
     /// What the nodes with live agents hold.
     pub(super) fn nodes(&self) -> Nodes {
-        Nodes { are_unlisted: !self.liveness.is_known(), ..nodes(&self.liveness, &self.states) }
+        let (are_unlisted, members) = (!self.liveness.is_known(), self.members.clone());
+        Nodes { are_unlisted, members, ..nodes(&self.liveness, &self.states) }
     }
 
     /// The reports of live agents, by node; of all agents while it is not known which of them are alive.
@@ -334,6 +343,7 @@ mod tests {
         let state = Reported { spec, uid: "u".to_owned(), version: "1".to_owned() };
         Agents {
             liveness: Liveness::default(),
+            members: BTreeSet::new(),
             states: BTreeMap::from([("n1".to_owned(), state)]),
             is_listed: true,
             stale: [None, None],
@@ -366,6 +376,32 @@ mod tests {
         let alive = AgentLease { holder: "x".to_owned(), ..AgentLease::default() };
         this.liveness.put("n2".to_owned(), alive, begun + silence);
         assert!(this.gone(silence, "").is_none());
+    }
+
+    /// A node is to be taken over from when it is silent, and not because the API server or the agent is away.
+    #[test]
+    fn a_node_is_a_member_from_its_lease_on_until_that_is_deleted_and_not_until_it_ends() {
+        let mut this = agents(Duration::ZERO);
+        let lease = |holder: &str| AgentLease { holder: holder.to_owned(), ..AgentLease::default() };
+        let name = |node: &str| format!("{PREFIX}{node}");
+        let members = |this: &Agents| this.nodes().members.into_iter().collect::<Vec<_>>();
+        let all = BTreeMap::from([(name("a"), lease("x")), ("other".to_owned(), lease("y"))]);
+        assert!(this.take_leases(Named::Listed(all, String::new())));
+        assert_eq!(members(&this), ["a"]);
+        assert!(this.take_leases(Named::Put(name("b"), lease(""))), "its agent has released it");
+        assert_eq!(members(&this), ["a", "b"]);
+        // They end.
+        for _ in 0..20 {
+            let begun = Instant::now() + Duration::from_secs(600);
+            this.liveness.put("c".to_owned(), lease("z"), begun);
+        }
+        this.take_leases(Named::Put(name("a"), lease("")));
+        assert_eq!(members(&this), ["a", "b"]);
+        assert!(this.nodes().live.is_empty());
+        assert!(this.take_leases(Named::Gone(name("a"))), "it is news though its agent is dead");
+        assert_eq!(members(&this), ["b"]);
+        assert!(this.take_leases(Named::Listed(BTreeMap::new(), String::new())));
+        assert_eq!(members(&this), [""; 0]);
     }
 
     #[test]

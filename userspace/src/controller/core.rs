@@ -1,6 +1,8 @@
 //! What the controller does with what it knows: settles, judges, and says what is to be written, in which order and when. Pure: time is
 //! an argument, so that it runs in a simulation as it does in a cluster.
 
+use super::announcement::resolve::{Ground, resolve};
+use super::announcement::{AnnouncementWrite, Announcements, Stored};
 use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite};
 use super::claims::Claims;
 use super::health::Failing;
@@ -16,7 +18,7 @@ use super::since::{STALE, Since};
 use super::writes::Told;
 use crate::model::cluster::PoolsClosed;
 use crate::model::{Cluster, Facts, Kind, ObjectRef, Problem};
-use crate::sources::kubernetes::{Source, Stale, StoredStatus};
+use crate::sources::kubernetes::{Named, Source, Stale, StoredStatus};
 use crate::status::Nodes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -67,6 +69,7 @@ pub(super) struct Summary {
 pub(super) enum Request {
     Status(ObjectRef, Write),
     Claim(String, Box<ClaimWrite>),
+    Announcement(AnnouncementWrite),
     /// With this count.
     Event(Note, u32),
     /// A look at the Secret, and the change that is due.
@@ -77,6 +80,7 @@ pub(super) enum Request {
 pub(super) enum Done {
     Status(ObjectRef, Write, Outcome),
     Claim(String, ClaimOutcome),
+    Announcement(ClaimOutcome),
     Event(Note, Told),
     /// What is known of the spare key now.
     Keys(Result<Spare, String>),
@@ -85,6 +89,7 @@ pub(super) enum Done {
 /// What the controller remembers, decides and wants written.
 pub(super) struct Core {
     pub(super) claims: Claims,
+    pub(super) announcements: Announcements,
     judge: Judge,
     history: History,
     lag: Lag,
@@ -108,6 +113,7 @@ impl Core {
     pub(super) fn new(files: Facts, keys: keys::Schedule, now: Instant) -> Self {
         Self {
             claims: Claims::default(),
+            announcements: Announcements::default(),
             judge: Judge::new(files),
             history: History::default(),
             lag: Lag::default(),
@@ -139,6 +145,7 @@ impl Core {
         self.judge.lead();
         self.queue.clear();
         self.claims.clear();
+        self.announcements.clear();
         self.won.clear();
         self.keys.lead();
         self.touch();
@@ -150,6 +157,14 @@ impl Core {
         self.is_touched |= self.claims.take(news);
         for edited in self.claims.edited() {
             self.teller.happened(kube_events::edited(&edited));
+        }
+    }
+
+    /// Takes what the watch of what is announced reports.
+    pub(super) fn take_announcement(&mut self, news: Named<Stored>) {
+        self.is_touched |= self.announcements.take(news);
+        if let Some(edited) = self.announcements.edited() {
+            self.teller.happened(kube_events::announcement_edited(&edited));
         }
     }
 
@@ -200,7 +215,8 @@ impl Core {
             at,
             unlisted,
         };
-        let judged = self.judge.judge(&view, &mut self.claims);
+        let mut judged = self.judge.judge(&view, &mut self.claims);
+        judged.problems.extend(self.announce(&view, &judged.in_use));
         let (stale, young): (Vec<_>, Vec<_>) = stale.into_iter().partition(|stale| stale.since + STALE <= at);
         self.stale_nodes.note(stale_nodes.into_iter().map(by_source), at);
         let (stale_nodes, young_nodes): (Vec<_>, Vec<_>) =
@@ -229,6 +245,25 @@ impl Core {
         self.won.retain(|object, _| judged.objects.contains(object));
         let nodes = [nodes.live.len(), nodes.unknown.len(), excluded.len()];
         Summary { problems: judged.problems, in_use: judged.in_use, nodes }
+    }
+
+    /// Asks for what is announced. Returns what is wrong with what it follows from.
+    fn announce(&mut self, view: &View<'_>, in_use: &BTreeSet<IpAddr>) -> Vec<Problem> {
+        if view.nodes.are_unlisted {
+            return Vec::new();
+        }
+        let (spec, problems) = resolve(&Ground {
+            cluster: view.cluster,
+            leases: &view.nodes.members,
+            metallb: view.metallb.as_ref(),
+            unlisted: &view.unlisted,
+            in_use,
+            said: self.announcements.said(),
+        });
+        if let Some(spec) = spec {
+            self.announcements.want(spec);
+        }
+        problems
     }
 
     /// A judgement has ended, which took so long: however much changes, judging takes at most half of the time.
@@ -273,6 +308,10 @@ impl Core {
             Ok((name, write)) => return Ok(Request::Claim(name, Box::new(write))),
             Err(at) => ask_at(at),
         }
+        match self.announcements.next(now) {
+            Ok(write) => return Ok(Request::Announcement(write)),
+            Err(at) => ask_at(at),
+        }
         match self.teller.next(now) {
             kube_event::Next::Tell(note, count) => return Ok(Request::Event(note, count)),
             kube_event::Next::At(at) => ask_at(Some(at)),
@@ -304,6 +343,10 @@ impl Core {
             }
             Done::Claim(name, outcome) => {
                 self.claims.ended(&name, outcome, now);
+                None
+            }
+            Done::Announcement(outcome) => {
+                self.announcements.ended(outcome, now);
                 None
             }
             Done::Event(note, told) => {

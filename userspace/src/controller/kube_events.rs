@@ -27,6 +27,17 @@ pub(super) fn edited(edited: &Edited) -> Note {
     Note { regarding, is_warning: true, reason: "PutBack", text, ..Note::default() }
 }
 
+/// Returns the same of the object that says what is announced.
+pub(super) fn announcement_edited(edited: &Edited) -> Note {
+    let what = if edited.is_deleted { "deleted" } else { "changed" };
+    let text = format!(
+        "another client has {what} it, and it is written again: only the controller writes it; change the chart's addresses.l2 or the \
+         L2Advertisements, and set the chart's claimsByControllerOnly, so that nobody else may"
+    );
+    let regarding = Regarding { kind: "Announcement", ..of_claim(&edited.name, &edited.uid) };
+    Note { regarding, is_warning: true, reason: "PutBack", text, ..Note::default() }
+}
+
 fn of_claim(name: &str, uid: &str) -> Regarding {
     Regarding {
         api_version: "vestibule.dev/v1alpha1".to_owned(),

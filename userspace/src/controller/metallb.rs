@@ -89,7 +89,8 @@ impl MetalLb {
                 format!("MetalLB runs in namespace {namespace}, or did so less than a minute ago")
             }
         };
-        Some(PoolsClosed { why: why.into(), brief: brief.into(), may_run: self.may_run })
+        let was_seen = self.seen.is_some_and(|seen| now.saturating_duration_since(seen) < REST);
+        Some(PoolsClosed { why: why.into(), brief: brief.into(), may_run: self.may_run, was_seen })
     }
 }
 
@@ -186,6 +187,23 @@ mod tests {
         assert_eq!(why(&this, 700).unwrap(), "MetalLB may run (its Pods cannot be listed: 403 Forbidden)");
         this.looked(Ok(None), at(700));
         assert_eq!(why(&this, 700), None);
+    }
+
+    /// What its L2Advertisements say goes on while it is only not known whether it runs, as when another controller leads.
+    #[test]
+    fn it_was_seen_for_a_minute_after_its_last_pod() {
+        let begun = Instant::now();
+        let at = |secs| begun + Duration::from_secs(secs);
+        let was_seen = |this: &MetalLb, secs| this.closed(at(secs)).map(|closed| closed.was_seen);
+        let mut this = MetalLb::new(begun);
+        assert_eq!(was_seen(&this, 0), Some(false));
+        this.looked(Err("timeout".into()), at(1));
+        assert_eq!(was_seen(&this, 1), Some(false));
+        this.looked(Ok(Some("m/speaker".into())), at(10));
+        assert_eq!(was_seen(&this, 60), Some(true));
+        this.looked(Ok(None), at(61));
+        assert_eq!(was_seen(&this, 69), Some(true));
+        assert_eq!(was_seen(&this, 70), None);
     }
 
     #[test]

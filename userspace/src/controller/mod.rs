@@ -29,6 +29,8 @@ mod metallb;
 mod liveness;
 /// The agents: which are alive, and what their nodes hold.
 mod agents;
+/// What is announced, and when that is written. Pure, but for its watch.
+mod announcement;
 /// Which Claims are written, changed and deleted. Pure.
 mod claims;
 /// Claims as the API server has them, and writes of them.

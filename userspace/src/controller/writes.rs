@@ -1,10 +1,12 @@
 //! What the controller sends to the API server, one request each. Nothing here decides what to send.
 
+use super::announcement::AnnouncementWrite;
 use super::claim_store::{ClaimOutcome, ClaimWrite};
 use super::keys::{self, Keys, SECRET, Schedule, Spare};
 use super::kube_event::Note;
 use super::queue::{Outcome, Write};
 use crate::model::{Kind, ObjectRef};
+use crate::sources::kubernetes::api::announcement::{self, Announcement};
 use crate::sources::kubernetes::api::claim::{Claim, ClaimSpec, SETTLED, WITHDRAWN};
 use crate::sources::kubernetes::api::node_state::NodeState;
 use k8s_openapi::ByteString;
@@ -125,6 +127,37 @@ pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Cla
         }
     }
     ClaimOutcome::Written
+}
+
+/// Writes what is announced, provided that it is as it was known. A conflict counts as written, for the watch reports the newer one.
+pub(super) async fn announcement(client: &Client, write: AnnouncementWrite) -> ClaimOutcome {
+    // As for Claims, above.
+    let done: &[u16] = if matches!(write, AnnouncementWrite::Create(_)) { &[409] } else { &[404, 409] };
+    let api: Api<Announcement> = Api::all(client.clone());
+    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let (spec, answer) = match write {
+        AnnouncementWrite::Create(spec) => {
+            let answer = api.create(&params, &Announcement::new(announcement::NAME, spec.clone())).await;
+            (spec, answer)
+        }
+        AnnouncementWrite::Replace(spec, version) => {
+            let mut object = Announcement::new(announcement::NAME, spec.clone());
+            object.metadata.resource_version = Some(version);
+            (spec, api.replace(announcement::NAME, &params, &object).await)
+        }
+    };
+    match answer {
+        Ok(object) if object.spec == spec => {
+            debug!("what is announced is written");
+            ClaimOutcome::Written
+        }
+        Ok(_) => ClaimOutcome::Pruned,
+        Err(Error::Api(status)) if done.contains(&status.code) => ClaimOutcome::Written,
+        Err(error) => {
+            warn!("what is announced cannot be written: {}", short(&error));
+            ClaimOutcome::Failed
+        }
+    }
 }
 
 /// Marks all Claims as withdrawn. Returns the version since when they are; `None`: their definition is not there.

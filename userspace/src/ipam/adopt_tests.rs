@@ -34,8 +34,12 @@ fn left(cluster: &Cluster, object: &str) -> (String, String) {
 }
 
 fn close(cluster: &mut Cluster, may_run: bool) {
-    cluster.pools_closed =
-        Some(PoolsClosed { why: "MetalLB runs".into(), brief: "MetalLB runs".into(), may_run });
+    cluster.pools_closed = Some(PoolsClosed {
+        why: "MetalLB runs".into(),
+        brief: "MetalLB runs".into(),
+        may_run,
+        was_seen: may_run,
+    });
 }
 
 #[test]

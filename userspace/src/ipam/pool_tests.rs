@@ -212,8 +212,12 @@ fn nothing_is_taken_from_a_closed_pool_and_nothing_back() {
         ["a/has", "a/new", "a/asks", "a/value"].map(|object| got_service(cluster, object))
     };
     assert_eq!(all(&cluster), ["198.51.100.2", "198.51.100.1", "198.51.100.3", "198.51.100.7"]);
-    cluster.pools_closed =
-        Some(PoolsClosed { why: "MetalLB runs".into(), brief: "MetalLB runs".into(), may_run: true });
+    cluster.pools_closed = Some(PoolsClosed {
+        why: "MetalLB runs".into(),
+        brief: "MetalLB runs".into(),
+        may_run: true,
+        was_seen: true,
+    });
     assert_eq!(all(&cluster), ["198.51.100.2", "192.0.2.1", "AddressNotAssigned", "AddressNotUsable"]);
     for object in ["a/asks", "a/value"] {
         let problem = problem(&cluster, object);

@@ -1,6 +1,7 @@
 //! What Kubernetes objects say, folded to what decisions need. Values are checked by the source: what it could not read
 //! is left out and reported as a [`Problem`].
 
+use super::advertisement::{Announcing, AnnouncingPolicy};
 use super::kind::Kind;
 pub use super::labels::{LabelSelector, Labels, Operator, Requirement};
 use super::name::Pattern;
@@ -42,6 +43,8 @@ pub struct Cluster {
     pub services: BTreeMap<ObjectName, Arc<ServiceSpec>>,
     /// Endpoints by Service, of all its slices together.
     pub endpoints: BTreeMap<ObjectName, Arc<[Endpoint]>>,
+    /// What decides about announcing.
+    pub announcing: Announcing,
     /// IPAddressPools of MetalLB.
     pub pools: BTreeMap<ObjectName, Arc<PoolSpec>>,
     /// Why nobody gets an address of those pools that he does not have; `None`: everybody may.
@@ -73,6 +76,7 @@ impl Cluster {
             Kind::Gateway => Box::new(self.gateways.values().map(|one| &one.meta)),
             Kind::GatewayClass => Box::new(self.classes.values().map(|one| &one.meta)),
             Kind::IpAddressPool => Box::new(self.pools.values().map(|one| &one.meta)),
+            Kind::L2Advertisement => Box::new(self.announcing.advertisements.values().map(|one| &one.meta)),
             Kind::ListenerSet => Box::new(self.listener_sets.values().map(|one| &one.meta)),
             Kind::Service => Box::new(self.services.values().map(|one| &one.meta)),
             Kind::TcpRoute => Box::new(self.tcp_routes.values().map(|one| &one.meta)),
@@ -88,6 +92,7 @@ impl Cluster {
             Kind::Gateway => &self.gateways.get(name)?.meta,
             Kind::GatewayClass => &self.classes.get(&name.name)?.meta,
             Kind::IpAddressPool => &self.pools.get(name)?.meta,
+            Kind::L2Advertisement => &self.announcing.advertisements.get(name)?.meta,
             Kind::ListenerSet => &self.listener_sets.get(name)?.meta,
             Kind::Service => &self.services.get(name)?.meta,
             Kind::TcpRoute => &self.tcp_routes.get(name)?.meta,
@@ -129,6 +134,15 @@ pub struct Policy {
     pub pools: PoolPolicy,
     /// Which Services are ours besides those of our own class.
     pub load_balancers: ClassPolicy,
+    /// What of it is announced.
+    pub announcing: AnnouncingPolicy,
+}
+
+impl Policy {
+    /// Whether anything may be announced.
+    pub fn announces(&self) -> bool {
+        self.announcing.own_ranges || self.pools.is_on()
+    }
 }
 
 /// A GatewayClass of ours.

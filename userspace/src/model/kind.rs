@@ -21,6 +21,8 @@ pub enum Kind {
     GatewayClass,
     /// `metallb.io`
     IpAddressPool,
+    /// `metallb.io`
+    L2Advertisement,
     /// `gateway.networking.k8s.io`
     ListenerSet,
     /// core
@@ -95,7 +97,7 @@ impl fmt::Debug for KindRow {
 
 /// In the order of [`Kind`].
 #[rustfmt::skip]
-static TABLE: [(Kind, KindRow); 7] = {
+static TABLE: [(Kind, KindRow); 8] = {
     use Kind::*;
     use Says::{Condition, Nowhere, ParentCondition};
     const fn row(
@@ -107,6 +109,7 @@ static TABLE: [(Kind, KindRow); 7] = {
         row(Gateway, "Gateway", GATEWAY_GROUP, "gateways", true, Condition("Programmed")),
         row(GatewayClass, "GatewayClass", GATEWAY_GROUP, "gatewayclasses", false, Nowhere),
         row(IpAddressPool, "IPAddressPool", METALLB_GROUP, "ipaddresspools", true, Nowhere),
+        row(L2Advertisement, "L2Advertisement", METALLB_GROUP, "l2advertisements", true, Nowhere),
         row(ListenerSet, "ListenerSet", GATEWAY_GROUP, "listenersets", true, Condition("Programmed")),
         row(Service, "Service", CORE_GROUP, "services", true, Condition(OUR_PROGRAMMED)),
         row(TcpRoute, "TCPRoute", GATEWAY_GROUP, "tcproutes", true, ParentCondition(OUR_PROGRAMMED)),
@@ -126,10 +129,11 @@ impl Kind {
             Self::Gateway => 0,
             Self::GatewayClass => 1,
             Self::IpAddressPool => 2,
-            Self::ListenerSet => 3,
-            Self::Service => 4,
-            Self::TcpRoute => 5,
-            Self::TlsRoute => 6,
+            Self::L2Advertisement => 3,
+            Self::ListenerSet => 4,
+            Self::Service => 5,
+            Self::TcpRoute => 6,
+            Self::TlsRoute => 7,
             Self::Origin(row) => return Err(row),
         })
     }

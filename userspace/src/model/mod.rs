@@ -6,6 +6,8 @@ pub mod name;
 pub mod facts;
 /// What a node says of itself.
 pub mod node;
+/// What decides about announcing.
+pub mod advertisement;
 /// Who announces which addresses.
 pub mod announcement;
 /// What changed at a source, entry by entry.

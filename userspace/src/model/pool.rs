@@ -109,6 +109,8 @@ pub struct PoolsClosed {
     pub brief: Arc<str>,
     /// Whether it is there, or may have been there less than a minute ago; otherwise, it is only not known yet since when it is away.
     pub may_run: bool,
+    /// Whether a Pod of it was seen within the last minute.
+    pub was_seen: bool,
 }
 
 /// An IPAddressPool of MetalLB.
@@ -116,6 +118,8 @@ pub struct PoolsClosed {
 pub struct PoolSpec {
     /// Name and age.
     pub meta: Meta,
+    /// Its labels, by which L2Advertisements select pools.
+    pub labels: Labels,
     /// `spec.addresses`, as far as readable, in order.
     pub ranges: Vec<AddressRange>,
     /// `spec.autoAssign`: whether objects that do not ask for it get addresses of it.

@@ -68,7 +68,7 @@ impl Verdicts {
             Kind::Gateway => self.gateways.contains_key(name),
             Kind::GatewayClass => self.classes.contains_key(&name.name),
             // Whose they are, the chart says.
-            Kind::IpAddressPool => false,
+            Kind::IpAddressPool | Kind::L2Advertisement => false,
             Kind::ListenerSet => self.listener_sets.contains_key(name),
             Kind::Service => self.services.contains_key(name),
             Kind::TcpRoute => self.tcp_routes.contains_key(name),

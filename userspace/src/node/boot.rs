@@ -15,6 +15,7 @@ impl Node {
     /// Begins with what was announced when it was saved last: the first order may come before the API server's answer, or without it.
     pub(super) fn recall_announcement(&mut self) {
         if let Some(said) = self.saving.load_announcement() {
+            info!(rules = said.rules.len(), "announces what was saved, until the API server says more");
             self.sources.change(Change::Announcement(Some(said)));
         }
     }

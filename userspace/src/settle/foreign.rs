@@ -13,7 +13,8 @@ pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
     let mut is_ours = |object: &ObjectRef| {
         let namespace = &object.name.namespace;
         verdicts.contains(object)
-            || object.kind == Kind::IpAddressPool && cluster.policy.pools.namespaces.contains(namespace)
+            || matches!(object.kind, Kind::IpAddressPool | Kind::L2Advertisement)
+                && cluster.policy.pools.namespaces.contains(namespace)
             || object.kind == Kind::Service
                 && backends.get_or_insert_with(|| backends_of(cluster, verdicts)).contains(&object.name)
     };

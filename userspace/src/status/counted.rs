@@ -247,6 +247,7 @@ pub(super) mod tests {
             live,
             unknown,
             are_unlisted,
+            members: std::collections::BTreeSet::new(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::model::ObjectRef;
 use crate::model::verdict::{Condition, Programmable, Status};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The most nodes that a message names.
 pub(super) const NAMED: usize = 8;
@@ -27,6 +27,8 @@ pub struct Nodes {
     pub live: BTreeMap<String, Held>,
     /// Nodes of which it is not known what they hold, and why.
     pub unknown: BTreeMap<String, &'static str>,
+    /// Nodes whose agent has a Lease, whether or not it has ended.
+    pub members: BTreeSet<String>,
     /// Leases cannot be listed: of no node is it known whether its agent is alive.
     pub are_unlisted: bool,
 }

@@ -51,6 +51,14 @@ addresses:
   tlsPorts: {{ toJson . }}
   {{- end }}
   excluded: {{ toJson .Values.addresses.excluded }}
+  {{- /* Processes of the release before know neither: an upgrade alone changes nothing for them. */}}
+  {{- if .Values.addresses.l2 }}
+  l2: true
+  {{- end }}
+{{- $grace := int64 (.Values.agentGraceSeconds | default 15) }}
+{{- if ne $grace 15 }}
+agentGraceSeconds: {{ $grace }}
+{{- end }}
 devices: {{ toJson .Values.devices }}
 settings:
   maxFlows: {{ int64 .Values.settings.maxFlows }}

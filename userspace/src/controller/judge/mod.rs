@@ -397,7 +397,12 @@ mod tests {
         StoredStatus { resource_version: version.to_owned(), uid: "u".to_owned(), status }
     }
 
-    static NO_NODES: Nodes = Nodes { live: BTreeMap::new(), unknown: BTreeMap::new(), are_unlisted: false };
+    static NO_NODES: Nodes = Nodes {
+        live: BTreeMap::new(),
+        unknown: BTreeMap::new(),
+        members: BTreeSet::new(),
+        are_unlisted: false,
+    };
     static NO_FAILING: Failing = Failing::new();
 
     /// A view of this cluster, whose objects have these statuses. No agent runs, and nothing is wrong.
@@ -694,6 +699,7 @@ mod tests {
             why: "MetalLB runs".into(),
             brief: "MetalLB runs".into(),
             may_run: true,
+            was_seen: true,
         }));
         assert!(held.writes.is_empty() && held.in_use.len() == 1, "{held:?}");
         let [problem] = held.problems.as_slice() else { panic!("{:?}", held.problems) };
@@ -722,7 +728,8 @@ mod tests {
         claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
         let mut judged = |cluster: &Cluster, may_run: bool| {
             let runs = || "MetalLB runs".into();
-            let metallb = may_run.then(|| PoolsClosed { why: runs(), brief: runs(), may_run });
+            let metallb =
+                may_run.then(|| PoolsClosed { why: runs(), brief: runs(), may_run, was_seen: may_run });
             this.judge(&View { metallb, ..view(cluster, &|_| None) }, &mut claims);
             let mut writes = Vec::new();
             while let Ok((name, write)) = claims.next(Instant::now()) {

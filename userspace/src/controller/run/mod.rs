@@ -6,6 +6,7 @@ mod turns;
 mod send;
 
 use super::agents::Agents;
+use super::announcement::watch::AnnouncementWatch;
 use super::claim_store::ClaimNews;
 use super::claim_store::ClaimOutcome;
 use super::claim_watch::ClaimWatch;
@@ -69,6 +70,7 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         agents: Agents::start(&client, &options.namespace),
         store: follow(&client, &files.content().policy),
         claim_watch: ClaimWatch::start(&client),
+        announcement_watch: AnnouncementWatch::start(&client),
         class_finalizers: ClassFinalizers::default(),
         core: Core::new(files.content().facts.clone(), options.keys, Instant::now()),
         files,
@@ -92,6 +94,7 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
             () = controller.store.changed() => controller.core.touch(),
             () = controller.agents.changed() => controller.core.touch(),
             news = controller.claim_watch.next() => controller.take_claims(news),
+            news = controller.announcement_watch.next() => controller.core.take_announcement(news),
             changed = controller.leads.changed() => if changed.is_err() { break },
             done = controller.flights.land() => controller.finish(done),
             () = tokio::time::sleep_until(wake.into()) => {}
@@ -121,6 +124,7 @@ struct Controller {
     store: Store,
     agents: Agents,
     claim_watch: ClaimWatch,
+    announcement_watch: AnnouncementWatch,
     class_finalizers: ClassFinalizers,
     core: Core,
     files: Files,
@@ -215,10 +219,17 @@ impl Controller {
     /// The same besides objects: agents, Claims, keys and files.
     fn own_stale(&self) -> Vec<(&'static str, String)> {
         let claims = self.claim_watch.stale().or(self.core.claims.pruned()).map(|why| ("claims", why));
+        let announcements = self.announcement_watch.stale().or(self.core.announcements.pruned());
+        let announcements = announcements.map(|why| ("announcements", why));
         // Only the leader keeps them.
         let keys = self.core.keys_trouble().filter(|_| self.was_leading).map(|why| (KEYS, why));
-        let watched =
-            self.agents.stale().chain(claims).chain(keys).map(|(source, why)| (source, why.to_owned()));
+        let watched = self
+            .agents
+            .stale()
+            .chain(claims)
+            .chain(announcements)
+            .chain(keys)
+            .map(|(source, why)| (source, why.to_owned()));
         watched.chain(self.files.refused()).collect()
     }
 
@@ -311,6 +322,10 @@ impl Controller {
                             ClaimOutcome::Pruned => "pruned",
                         };
                         self.telemetry.wrote("Claim", text);
+                    }
+                    core::Done::Announcement(outcome) => {
+                        let text = if *outcome == ClaimOutcome::Written { "written" } else { "failed" };
+                        self.telemetry.wrote("Announcement", text);
                     }
                     core::Done::Keys(Err(error)) => warn!("keys cannot be kept: {error}"),
                     core::Done::Keys(Ok(_)) | core::Done::Event(..) => {}

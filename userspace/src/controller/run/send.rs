@@ -1,6 +1,7 @@
 //! Sends requests: those of the core beside each other, and removals of NodeStates one at a time.
 
 use super::{Controller, TICK};
+use crate::controller::announcement::AnnouncementWrite;
 use crate::controller::claim_store::{ClaimOutcome, ClaimWrite};
 use crate::controller::core::{self, Request};
 use crate::controller::election::REQUEST;
@@ -22,6 +23,7 @@ impl Controller {
             match self.core.next(now) {
                 Ok(Request::Status(object, write)) => self.send_status(object, write),
                 Ok(Request::Claim(name, write)) => self.send_claim(name, *write),
+                Ok(Request::Announcement(write)) => self.send_announcement(write),
                 Ok(Request::Event(note, count)) => self.send_event(note, count),
                 Ok(Request::Keys(spare)) => self.keep_keys(spare),
                 Err(at) => {
@@ -55,6 +57,15 @@ impl Controller {
             let request = tokio::time::timeout(REQUEST, writes::claim(&client, &name, write));
             let outcome = request.await.unwrap_or(ClaimOutcome::Failed);
             Done::Core(core::Done::Claim(name, outcome))
+        });
+    }
+
+    fn send_announcement(&mut self, write: AnnouncementWrite) {
+        let client = self.client.clone();
+        self.flights.fly(async move {
+            let request = tokio::time::timeout(REQUEST, writes::announcement(&client, write));
+            let outcome = request.await.unwrap_or(ClaimOutcome::Failed);
+            Done::Core(core::Done::Announcement(outcome))
         });
     }
 

@@ -263,7 +263,7 @@ fn what_is_found_of_metallb_changes_no_claim() {
     balancer(&mut scene, "a/asks", 1, &["198.51.100.1"], &["TCP:443"]);
     let mut claims = |why: &str| {
         scene.cluster().pools_closed =
-            Some(PoolsClosed { why: why.into(), brief: why.into(), may_run: true });
+            Some(PoolsClosed { why: why.into(), brief: why.into(), may_run: true, was_seen: true });
         (said(&scene.compiled().claims), scene.problems())
     };
     let (one, other) =

@@ -2,7 +2,7 @@
 
 use super::api::announcement::{AnnouncementSpec, NAME};
 use super::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
-use super::api::object::{InSpec, Object};
+use super::api::object::{InSpec, Object, Raw};
 use super::fold;
 use super::interner::Interner;
 use super::source::Source;
@@ -11,7 +11,7 @@ use super::watch_event::{Body, Entry, Mark, Message, ReadClaim, Slice, WatchEven
 use super::watches::{self, Reads};
 use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, Policy};
-use crate::model::{Claim, Kind, ObjectName, Origin, Protocol, StoredClaim};
+use crate::model::{Claim, Kind, ObjectName, Origin, Problem, Protocol, StoredClaim};
 use crate::origins::WatchRow;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -45,6 +45,46 @@ impl Script {
             let Object(raw) = serde_json::from_value::<Object<Value, true>>(object.clone()).unwrap();
             let (meta, status) = (raw.meta.clone(), raw.status.clone());
             let folded = watches::origin(row, raw, &interner);
+            watches::entry(source, fold::name(&meta, &interner), meta, status, folded)
+        };
+        self.tell(source, WatchEvent::Listed(objects.iter().map(entry).collect()));
+    }
+
+    /// These are all IPAddressPools, as the API server has them.
+    pub(crate) fn list_pools(&self, objects: &[Value]) {
+        self.list(Source::Pools, objects, |raw: Raw<_>, interner| {
+            let (pool, problems) = fold::pool(raw, interner);
+            (Body::Pool(Arc::new(pool)), problems)
+        });
+    }
+
+    /// These are all L2Advertisements.
+    pub(crate) fn list_advertisements(&self, objects: &[Value]) {
+        self.list(Source::Advertisements, objects, |raw: Raw<_>, interner| {
+            let (spec, problems) = fold::advertisement(raw, interner);
+            (Body::Advertisement(Arc::new(spec)), problems)
+        });
+    }
+
+    /// These are all nodes.
+    pub(crate) fn list_nodes(&self, objects: &[Value]) {
+        self.list(Source::Nodes, objects, |raw: Raw<_>, interner| {
+            let (node, problems) = fold::node(raw, interner);
+            (Body::Node(Arc::new(node)), problems)
+        });
+    }
+
+    fn list<B: serde::de::DeserializeOwned>(
+        &self,
+        source: Source,
+        objects: &[Value],
+        read: impl Fn(Raw<B>, &Interner) -> (Body, Vec<Problem>),
+    ) {
+        let interner = Interner::default();
+        let entry = |object: &Value| {
+            let Object(raw) = serde_json::from_value::<Object<B, true>>(object.clone()).unwrap();
+            let (meta, status) = (raw.meta.clone(), raw.status.clone());
+            let folded = read(raw, &interner);
             watches::entry(source, fold::name(&meta, &interner), meta, status, folded)
         };
         self.tell(source, WatchEvent::Listed(objects.iter().map(entry).collect()));

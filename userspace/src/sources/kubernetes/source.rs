@@ -27,6 +27,9 @@ pub(crate) enum Source {
     Origin(&'static WatchRow),
     /// IPAddressPools of MetalLB.
     Pools,
+    /// L2Advertisements of MetalLB.
+    Advertisements,
+    Nodes,
     /// What was settled.
     Claims,
     /// What the cluster announces, and who.
@@ -42,6 +45,8 @@ pub(crate) enum Reader {
     ControllerOfOrigin,
     /// The controller, where the chart says whose pools are read.
     ControllerOfPools,
+    /// The controller, where the chart says that anything may be announced.
+    ControllerOfAnnouncing,
     /// Agents.
     Agents,
     /// Both.
@@ -81,9 +86,9 @@ struct Row {
 
 /// All but those of origins. How an object is folded is in `watches.rs`, where it is kept in `tables.rs`.
 #[rustfmt::skip]
-const TABLE: [Row; 13] = {
+const TABLE: [Row; 15] = {
     use Extent::{Labelled, Metadata, Named, Whole};
-    use Reader::{Agents, Controller, ControllerOfPools};
+    use Reader::{Agents, Controller, ControllerOfAnnouncing, ControllerOfPools};
     use Served::{Always, ByDefinition};
     use Source::*;
     const fn row(
@@ -112,6 +117,9 @@ const TABLE: [Row; 13] = {
             Waits::References),
         // An object would be given an address of another pool.
         row(Pools, METALLB_GROUP, "ipaddresspools", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::Pools),
+        // While these cannot be listed, what is announced stays as it is.
+        row(Advertisements, METALLB_GROUP, "l2advertisements", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::Nothing),
+        row(Nodes, CORE_GROUP, "nodes", Always("v1"), Whole, ControllerOfAnnouncing, Waits::Nothing),
         row(Claims, "vestibule.dev", "claims", Always("v1alpha1"), Whole, Agents, Waits::Nothing),
         row(Announcements, "vestibule.dev", "announcements", Always("v1alpha1"), Named(announcement::NAME), Agents, Waits::Nothing),
     ]
@@ -163,10 +171,11 @@ impl Source {
 
     /// What the controller reads.
     pub(super) fn of_controller(policy: &Policy) -> impl Iterator<Item = Self> {
-        let reads_pools = policy.pools.is_on();
+        let (reads_pools, announces) = (policy.pools.is_on(), policy.announces());
         let own = TABLE.iter().filter(move |row| match row.reader {
             Reader::Controller | Reader::All => true,
             Reader::ControllerOfPools => reads_pools,
+            Reader::ControllerOfAnnouncing => announces,
             Reader::ControllerOfOrigin | Reader::Agents => false,
         });
         let origins = origins::all().filter(|origin| origin.is_on(policy));
@@ -284,8 +293,9 @@ mod tests {
         };
         let of = |reader: Reader| Source::all().filter(move |source| source.row().reader == reader).collect();
         let writes = |reader: Reader| {
+            let is_written = |kind: &Kind| *kind != Kind::L2Advertisement;
             let is_read = |kind: &Kind| Source::of(*kind).is_some_and(|source| source.row().reader == reader);
-            let kinds = Kind::own().filter(is_read);
+            let kinds = Kind::own().filter(is_read).filter(is_written);
             rules(kinds.map(|kind| (kind.group(), format!("{}/status", kind.plural()))), &["patch"])
         };
         let mut rights = json!({
@@ -294,6 +304,7 @@ mod tests {
                 "reads": reads(Source::of_controller(&Policy::default()).collect()),
                 "writes": writes(Reader::Controller),
             },
+            "announcing": {"reads": reads(of(Reader::ControllerOfAnnouncing))},
             "pools": {
                 "reads": reads(of(Reader::ControllerOfPools)),
                 "writes": writes(Reader::ControllerOfPools),

@@ -116,6 +116,7 @@ impl Store {
             && own.load_balancers == policy.load_balancers
             && origins::all().all(|origin| origin.is_on(own) == origin.is_on(policy))
             && own.pools.is_on() == policy.pools.is_on()
+            && own.announces() == policy.announces()
     }
 
     /// Replaces what the chart allows and presets, except for that with which Services were read.

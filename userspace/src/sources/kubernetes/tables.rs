@@ -51,6 +51,8 @@ impl Tables {
             },
             Body::Origin(None) => self.table(source).is_some_and(|table| table.remove(&name)),
             Body::Pool(spec) => put(&mut cluster.pools, name, spec),
+            Body::Advertisement(spec) => put(&mut cluster.announcing.advertisements, name, spec),
+            Body::Node(node) => put(&mut cluster.announcing.nodes, name.name, node),
             Body::Claim(read) => self.claims.put(&name.name, read, first),
             Body::Mark(mark) => self.claims.mark(mark),
             Body::Announcement(Some(said)) if self.announcement.as_ref() != Some(&said) => {
@@ -151,6 +153,8 @@ impl Tables {
             Source::EndpointSlices => &mut self.slices,
             Source::Origin(watched) => cluster.origins.table(watched.resource)?,
             Source::Pools => &mut cluster.pools,
+            Source::Advertisements => &mut cluster.announcing.advertisements,
+            Source::Nodes => &mut cluster.announcing.nodes,
             Source::Claims => &mut self.claims,
         })
     }

@@ -1,6 +1,7 @@
 //! What the watches report to the store.
 
 use super::source::Source;
+use crate::model::advertisement::{AdvertisementSpec, ClusterNode};
 use crate::model::cluster::{
     ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, PoolSpec, ServiceSpec,
 };
@@ -71,6 +72,8 @@ pub(super) enum Body {
     /// Of what an origin reads; `None`: it is none of ours.
     Origin(Option<OriginObject>),
     Pool(Arc<PoolSpec>),
+    Advertisement(Arc<AdvertisementSpec>),
+    Node(Arc<ClusterNode>),
     Claim(ReadClaim),
     /// The Claim that marks that all are written.
     Mark(Mark),

@@ -120,6 +120,15 @@ impl Start {
             Source::Pools => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
                 told(fold::pool(raw, interner), Body::Pool)
             }),
+            Source::Advertisements => {
+                self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
+                    told(fold::advertisement(raw, interner), Body::Advertisement)
+                })
+            }
+            // Their conditions are in their status.
+            Source::Nodes => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
+                told(fold::node(raw, interner), Body::Node)
+            }),
             Source::Claims => self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
                 if raw.meta.name.as_deref() == Some(SETTLED) {
                     let version = raw.meta.resource_version.as_deref().unwrap_or_default();
@@ -255,7 +264,7 @@ pub(super) fn entry(
         // One that was ours keeps our condition until it is taken away.
         Body::Service(service) => service.load_balancer.is_some() || has_our_condition(&status),
         Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) | Body::Mark(_) => false,
-        Body::Announcement(_) => false,
+        Body::Announcement(_) | Body::Advertisement(_) | Body::Node(_) => false,
         Body::Origin(object) => object.is_some() && source.kind().is_some(),
         Body::Pool(_) | Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => {
             true

@@ -52,6 +52,9 @@ pub struct AnnouncementRule {
     /// Names of the devices on which they do; empty: all that carry the programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
+    /// What says so, for people: `addresses.l2` of the chart, or `L2Advertisement namespace/name`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub origin: String,
 }
 
 impl Announcement {
@@ -69,6 +72,7 @@ impl AnnouncementSpec {
             addresses: rule.addresses.iter().map(text).collect(),
             nodes: texts(&rule.nodes),
             interfaces: texts(&rule.interfaces),
+            origin: String::new(),
         };
         Self {
             agent_grace_seconds: i64::try_from(announcement.grace.as_secs()).unwrap_or(i64::MAX),
@@ -98,7 +102,7 @@ impl AnnouncementSpec {
 }
 
 /// Returns a range as its network, or as its ends.
-pub(in super::super) fn text(range: &AddressRange) -> String {
+pub(crate) fn text(range: &AddressRange) -> String {
     let ends = format!("{}-{}", range.first, range.last);
     let mut nets: Box<dyn Iterator<Item = IpNet>> = match (range.first, range.last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => Box::new(Ipv4Subnets::new(first, last, 0).map(IpNet::V4)),

@@ -1,7 +1,8 @@
-//! `metallb.io/v1beta1`: IPAddressPool.
+//! `metallb.io/v1beta1`: IPAddressPool, L2Advertisement.
 
 use super::gateway::Selector;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// `IPAddressPool.spec`
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -22,4 +23,18 @@ pub(in super::super) struct Allocation {
     pub(in super::super) namespaces: Option<Vec<String>>,
     pub(in super::super) namespace_selectors: Option<Vec<Selector>>,
     pub(in super::super) service_selectors: Option<Vec<Selector>>,
+}
+
+/// `L2Advertisement.spec`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(in super::super) struct L2Advertisement {
+    pub(in super::super) ip_address_pools: Option<Vec<String>>,
+    pub(in super::super) ip_address_pool_selectors: Option<Vec<Selector>>,
+    pub(in super::super) node_selectors: Option<Vec<Selector>>,
+    pub(in super::super) interfaces: Option<Vec<String>>,
+    /// Not honoured.
+    pub(in super::super) service_selectors: Option<Vec<IgnoredAny>>,
+    /// Not honoured.
+    pub(in super::super) preferred_node_selectors: Option<Vec<IgnoredAny>>,
 }

@@ -24,9 +24,14 @@ mod service;
 mod endpoint_slice;
 /// IPAddressPool.
 mod pool;
+/// L2Advertisement.
+mod advertisement;
+/// Node.
+mod node;
 /// Label selectors.
 mod selector;
 
+pub(super) use advertisement::fold as advertisement;
 pub(super) use announcement::fold as announcement;
 pub(super) use claim::fold as claim;
 pub(super) use class::fold as class;
@@ -35,6 +40,7 @@ pub(super) use gateway::fold as gateway;
 pub(super) use grant::fold as grant;
 pub(super) use listener_set::fold as listener_set;
 pub(super) use namespace::fold as namespace;
+pub(super) use node::fold as node;
 pub(super) use pool::fold as pool;
 pub(super) use route::fold as route;
 pub(super) use service::{Reading, fold as service};

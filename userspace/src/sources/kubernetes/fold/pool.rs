@@ -33,7 +33,9 @@ pub(in super::super) fn fold(raw: Raw<InSpec<AddressPool>>, interner: &Interner)
         ranges.push(range);
     }
     let allocation = spec.service_allocation.unwrap_or_default();
+    let labels = raw.meta.labels.iter().flatten();
     let pool = PoolSpec {
+        labels: labels.map(|(key, value)| (interner.of(key), interner.of(value))).collect(),
         ranges,
         is_automatic: spec.auto_assign.unwrap_or(true),
         leaves_out_ends: spec.avoid_buggy_ips.unwrap_or(false),

@@ -1,0 +1,241 @@
+//! The object that says what the cluster announces: when it is to be written. Pure: time is an argument.
+//!
+//! All agents watch it, so that it changes only when what it says changes, and not more often than once a second: when all nodes of a
+//! cluster start, their agents join one by one.
+
+/// What it is to say.
+pub(super) mod resolve;
+/// Follows it.
+pub(super) mod watch;
+
+use super::claim_flights::{ClaimFlights, When};
+use super::claim_store::ClaimOutcome;
+use super::claims::Edited;
+use crate::sources::kubernetes::Named;
+use crate::sources::kubernetes::api::announcement::{AnnouncementSpec, NAME};
+use std::time::{Duration, Instant};
+
+/// It is written at most this often.
+const EVERY: Duration = Duration::from_secs(1);
+/// Why it does not say all that it should.
+const PRUNED: &str = "the API server takes out part of what is written: the definition of Announcements is of another release; apply those of \
+     this one, which `vestibule crds` prints";
+
+/// The object as the API server has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) spec: AnnouncementSpec,
+    /// `metadata.resourceVersion`.
+    pub(super) version: String,
+    /// `metadata.uid`.
+    pub(super) uid: String,
+}
+
+/// A write of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum AnnouncementWrite {
+    /// There is none.
+    Create(AnnouncementSpec),
+    /// It says something else, in this version.
+    Replace(AnnouncementSpec, String),
+}
+
+/// What the object says, and should.
+#[derive(Debug, Default)]
+pub(super) struct Announcements {
+    /// `None`: not listed yet. Nothing is written before.
+    stored: Option<Option<Stored>>,
+    /// `None`: not known yet.
+    wanted: Option<AnnouncementSpec>,
+    flights: ClaimFlights,
+    written: Option<Instant>,
+    edited: Option<Edited>,
+}
+
+impl Announcements {
+    /// Takes what the watch reports. Returns whether it is listed for the first time: what is to be written may depend on it.
+    pub(super) fn take(&mut self, news: Named<Stored>) -> bool {
+        let now = match news {
+            Named::Listed(mut all, _) => all.remove(NAME),
+            Named::Put(name, stored) if name == NAME => Some(stored),
+            Named::Gone(name) if name == NAME => None,
+            Named::Put(..) | Named::Gone(_) | Named::Stale(_) | Named::Fresh => return false,
+        };
+        let is_first = self.stored.is_none();
+        let said =
+            |stored: &Option<Stored>| stored.as_ref().map(|stored| &stored.spec) == self.wanted.as_ref();
+        if let Some(Some(before)) = self.stored.as_ref().filter(|before| said(before) && !said(&now)) {
+            let (name, uid) = (NAME.to_owned(), before.uid.clone());
+            self.edited = Some(Edited { name, uid, is_deleted: now.is_none() });
+        }
+        self.flights.reported(NAME);
+        self.stored = Some(now);
+        is_first
+    }
+
+    /// Returns that another client has changed or deleted it, if one did since it was asked last.
+    pub(super) fn edited(&mut self) -> Option<Edited> {
+        self.edited.take()
+    }
+
+    /// What it says; `None`: there is none, or that is not known.
+    pub(super) fn said(&self) -> Option<&AnnouncementSpec> {
+        self.stored.as_ref()?.as_ref().map(|stored| &stored.spec)
+    }
+
+    /// It is to say this.
+    pub(super) fn want(&mut self, spec: AnnouncementSpec) {
+        if self.wanted.as_ref() != Some(&spec) {
+            self.flights.changed(NAME);
+            self.wanted = Some(spec);
+        }
+    }
+
+    /// This controller begins or ceases to lead.
+    pub(super) fn clear(&mut self) {
+        self.wanted = None;
+        self.flights.forget();
+    }
+
+    /// Returns the next write. Otherwise, when to ask again; `None`: when something changes.
+    pub(super) fn next(&mut self, now: Instant) -> Result<AnnouncementWrite, Option<Instant>> {
+        let (Some(stored), Some(wanted)) = (&self.stored, &self.wanted) else { return Err(None) };
+        let write = match stored {
+            None => AnnouncementWrite::Create(wanted.clone()),
+            Some(stored) if stored.spec != *wanted => {
+                AnnouncementWrite::Replace(wanted.clone(), stored.version.clone())
+            }
+            Some(_) => {
+                self.flights.settled(NAME);
+                return Err(None);
+            }
+        };
+        let free = match self.flights.when(NAME, now) {
+            When::Now => self.written.map_or(now, |written| written + EVERY),
+            When::At(at) => at,
+            When::InFlight | When::Pruned => return Err(None),
+        };
+        if free > now {
+            return Err(Some(free));
+        }
+        self.flights.begin(NAME);
+        self.written = Some(now);
+        Ok(write)
+    }
+
+    /// Why it does not say all that it should; `None`: it does, as far as it is written.
+    pub(super) fn pruned(&self) -> Option<&'static str> {
+        self.flights.prunes().then_some(PRUNED)
+    }
+
+    /// Records how a write that [`Announcements::next`] returned has ended.
+    pub(super) fn ended(&mut self, outcome: ClaimOutcome, now: Instant) {
+        self.flights.ended(NAME, outcome, true, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn spec(member: &str) -> AnnouncementSpec {
+        AnnouncementSpec {
+            agent_grace_seconds: 15,
+            members: vec![member.to_owned()],
+            ..AnnouncementSpec::default()
+        }
+    }
+
+    fn stored(member: &str, version: &str) -> Stored {
+        Stored { spec: spec(member), version: version.to_owned(), uid: "u".to_owned() }
+    }
+
+    fn put(member: &str, version: &str) -> Named<Stored> {
+        Named::Put(NAME.to_owned(), stored(member, version))
+    }
+
+    fn listed(stored: Option<Stored>) -> Named<Stored> {
+        let all: BTreeMap<String, Stored> =
+            stored.into_iter().map(|stored| (NAME.to_owned(), stored)).collect();
+        Named::Listed(all, String::new())
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn it_is_written_when_it_says_something_else_and_once_a_second_at_most() {
+        let begun = Instant::now();
+        let mut this = Announcements::default();
+        this.want(spec("a"));
+        assert_eq!(this.next(begun), Err(None), "it may be there");
+        assert!(this.take(listed(None)));
+        assert_eq!(this.next(begun), Ok(AnnouncementWrite::Create(spec("a"))));
+        assert_eq!(this.next(begun), Err(None), "it is in flight");
+        this.ended(ClaimOutcome::Written, begun);
+        assert!(!this.take(put("a", "1")));
+        for _ in 0..3 {
+            this.want(spec("a"));
+            assert_eq!(this.next(begun + 100 * SECOND), Err(None), "it says so");
+        }
+        this.want(spec("b"));
+        assert_eq!(this.next(begun + SECOND / 2), Err(Some(begun + SECOND)));
+        this.want(spec("c"));
+        let write = Ok(AnnouncementWrite::Replace(spec("c"), "1".to_owned()));
+        assert_eq!(this.next(begun + SECOND), write, "both in one");
+        this.ended(ClaimOutcome::Failed, begun + SECOND);
+        assert_eq!(this.next(begun + SECOND), Err(Some(begun + 2 * SECOND)));
+        assert_eq!(this.next(begun + 2 * SECOND), write);
+        this.take(put("c", "2"));
+        this.ended(ClaimOutcome::Written, begun + 2 * SECOND);
+        assert_eq!(this.next(begun + 9 * SECOND), Err(None));
+        assert_eq!(this.edited(), None, "all of it was ours");
+    }
+
+    #[test]
+    fn what_others_do_to_it_is_undone() {
+        let begun = Instant::now();
+        let mut this = Announcements::default();
+        this.take(listed(Some(stored("a", "1"))));
+        this.want(spec("a"));
+        this.take(put("x", "2"));
+        let edited = |is_deleted| Some(Edited { name: NAME.to_owned(), uid: "u".to_owned(), is_deleted });
+        assert_eq!((this.edited(), this.edited()), (edited(false), None));
+        assert_eq!(this.next(begun), Ok(AnnouncementWrite::Replace(spec("a"), "2".to_owned())));
+        this.take(put("a", "3"));
+        this.ended(ClaimOutcome::Written, begun);
+        this.take(Named::Gone(NAME.to_owned()));
+        assert_eq!(this.edited(), edited(true));
+        assert_eq!(this.next(begun + SECOND), Ok(AnnouncementWrite::Create(spec("a"))));
+    }
+
+    #[test]
+    fn a_new_leader_writes_nothing_before_it_knows_what() {
+        let begun = Instant::now();
+        let mut this = Announcements::default();
+        this.take(listed(Some(stored("a", "1"))));
+        this.want(spec("b"));
+        this.clear();
+        assert_eq!(this.next(begun), Err(None));
+        assert_eq!(this.said(), Some(&spec("a")));
+        this.take(put("c", "2"));
+        assert_eq!(this.edited(), None, "another leader wrote it");
+    }
+
+    #[test]
+    fn what_the_api_server_prunes_is_reported_and_tried_again_after_a_while() {
+        let begun = Instant::now();
+        let mut this = Announcements::default();
+        this.take(listed(None));
+        this.want(spec("a"));
+        assert!(this.next(begun).is_ok() && this.pruned().is_none());
+        this.take(put("", "1"));
+        this.ended(ClaimOutcome::Pruned, begun);
+        assert!(this.pruned().is_some());
+        assert!(matches!(this.next(begun + 9 * SECOND), Err(Some(_))));
+        assert!(this.next(begun + 99 * SECOND).is_ok());
+        this.take(put("a", "2"));
+        this.ended(ClaimOutcome::Written, begun + 99 * SECOND);
+        assert!(this.pruned().is_none());
+    }
+}

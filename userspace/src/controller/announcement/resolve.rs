@@ -1,0 +1,225 @@
+//! What the cluster announces, and who: of the chart, of L2Advertisements of MetalLB, and of the nodes. Pure.
+//!
+//! In the object, an empty list means all. So nothing that selects nothing makes a rule: it would cover everything.
+
+use crate::model::advertisement::AdvertisementSpec;
+use crate::model::cluster::{AddressRange, PoolSpec, PoolsClosed};
+use crate::model::{Cluster, Kind, ObjectRef, Problem};
+use crate::sources::kubernetes::Source;
+use crate::sources::kubernetes::api::announcement::{AnnouncementRule, AnnouncementSpec, text};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// [`AnnouncementRule::origin`] of the chart's own ranges.
+const OWN_RANGES: &str = "addresses.l2";
+
+/// What is known.
+pub(in crate::controller) struct Ground<'a> {
+    pub(in crate::controller) cluster: &'a Cluster,
+    /// Nodes whose agent has a Lease.
+    pub(in crate::controller) leases: &'a BTreeSet<String>,
+    /// Why nothing is taken from MetalLB's pools.
+    pub(in crate::controller) metallb: Option<&'a PoolsClosed>,
+    /// What is not listed.
+    pub(in crate::controller) unlisted: &'a BTreeSet<Source>,
+    /// Addresses that objects have.
+    pub(in crate::controller) in_use: &'a BTreeSet<IpAddr>,
+    /// What the object says now.
+    pub(in crate::controller) said: Option<&'a AnnouncementSpec>,
+}
+
+/// Returns what the object is to say, and what is wrong with what it follows from; `None`: that is not known.
+pub(in crate::controller) fn resolve(ground: &Ground<'_>) -> (Option<AnnouncementSpec>, Vec<Problem>) {
+    let policy = &ground.cluster.policy;
+    let agent_grace_seconds = i64::try_from(policy.announcing.grace.as_secs()).unwrap_or(i64::MAX);
+    let mut spec = AnnouncementSpec { agent_grace_seconds, ..AnnouncementSpec::default() };
+    if !policy.announces() {
+        return (Some(spec), Vec::new());
+    }
+    // Without their labels it is not known which of them must not.
+    if ground.unlisted.contains(&Source::Nodes) {
+        return (None, Vec::new());
+    }
+    let mut problems = Vec::new();
+    let members = Members::of(ground);
+    if policy.announcing.own_ranges {
+        let addresses = policy.ranges.iter().copied().chain(ground.unranged()).collect();
+        let rule = Rule { addresses, nodes: members.able.iter().collect(), interfaces: &[] };
+        spec.rules.extend(members.write(rule, OWN_RANGES.to_owned()));
+    }
+    match ground.advertised() {
+        Advertised::AsBefore => {
+            let before = ground.said.into_iter().flat_map(|said| &said.rules);
+            let theirs = before.filter(|rule| rule.origin != OWN_RANGES);
+            spec.rules.extend(theirs.filter_map(|rule| members.keep(rule)));
+        }
+        Advertised::Nothing => {}
+        Advertised::Now => {
+            for advertisement in ground.advertisements() {
+                let rule = ground.rule(advertisement, &members, &mut problems);
+                let origin = format!("{} {}", Kind::L2Advertisement, advertisement.meta.name);
+                spec.rules.extend(members.write(rule, origin));
+            }
+        }
+    }
+    spec.members = members.all.iter().map(ToString::to_string).collect();
+    (Some(spec), problems)
+}
+
+/// What counts of L2Advertisements.
+enum Advertised {
+    /// What they say now.
+    Now,
+    /// What they said when the object was written: it is not known whether MetalLB runs, or what there is of its objects. A
+    /// controller that begins to lead does not know it for a minute, and nothing is to be announced less because of it.
+    AsBefore,
+    /// Nothing: MetalLB announces by them.
+    Nothing,
+}
+
+/// The nodes of agents.
+struct Members {
+    /// In order.
+    all: Vec<Arc<str>>,
+    /// Those that may announce.
+    able: BTreeSet<Arc<str>>,
+}
+
+/// A rule, in which nothing is nothing.
+struct Rule<'a> {
+    addresses: Vec<AddressRange>,
+    nodes: BTreeSet<&'a Arc<str>>,
+    /// None: all.
+    interfaces: &'a [Arc<str>],
+}
+
+impl Members {
+    fn of(ground: &Ground<'_>) -> Self {
+        let nodes = &ground.cluster.announcing.nodes;
+        let all: Vec<Arc<str>> =
+            nodes.keys().filter(|node| ground.leases.contains(&***node)).cloned().collect();
+        let able = all.iter().filter(|node| !nodes[*node].is_left_out).cloned().collect();
+        Self { all, able }
+    }
+
+    /// Returns a rule as the object has it, where empty means all; `None`: it is about nothing.
+    fn write(&self, rule: Rule<'_>, origin: String) -> Option<AnnouncementRule> {
+        let Rule { addresses, nodes, interfaces } = rule;
+        if addresses.is_empty() || nodes.is_empty() {
+            return None;
+        }
+        let mut texts: Vec<String> = Vec::with_capacity(addresses.len());
+        for range in &addresses {
+            let text = text(range);
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let nodes = match nodes.len() == self.all.len() {
+            true => Vec::new(),
+            false => nodes.iter().map(ToString::to_string).collect(),
+        };
+        let interfaces = interfaces.iter().map(ToString::to_string).collect();
+        Some(AnnouncementRule { addresses: texts, nodes, interfaces, origin })
+    }
+
+    /// Returns a rule that was written before, without nodes that are gone or must not announce any more.
+    fn keep(&self, rule: &AnnouncementRule) -> Option<AnnouncementRule> {
+        let is_named =
+            |node: &&Arc<str>| rule.nodes.is_empty() || rule.nodes.iter().any(|name| **name == ***node);
+        let nodes: Vec<&Arc<str>> = self.able.iter().filter(is_named).collect();
+        if nodes.is_empty() {
+            return None;
+        }
+        let nodes = match nodes.len() == self.all.len() {
+            true => Vec::new(),
+            false => nodes.iter().map(ToString::to_string).collect(),
+        };
+        Some(AnnouncementRule { nodes, ..rule.clone() })
+    }
+}
+
+impl<'a> Ground<'a> {
+    fn advertised(&self) -> Advertised {
+        if !self.cluster.policy.pools.is_on() {
+            return Advertised::Nothing;
+        }
+        let are_unlisted =
+            [Source::Advertisements, Source::Pools].iter().any(|source| self.unlisted.contains(source));
+        match self.metallb {
+            Some(closed) if closed.was_seen => Advertised::Nothing,
+            None if !are_unlisted => Advertised::Now,
+            _ => Advertised::AsBefore,
+        }
+    }
+
+    /// Those of the namespaces whose pools are read.
+    fn advertisements(&self) -> impl Iterator<Item = &'a AdvertisementSpec> {
+        let namespaces = &self.cluster.policy.pools.namespaces;
+        let all = self.cluster.announcing.advertisements.values().map(|one| &**one);
+        all.filter(|one| namespaces.contains(&one.meta.name.namespace))
+    }
+
+    /// Addresses that objects keep though no range has them any more: whatever covers all ranges covers them, too.
+    fn unranged(&self) -> impl Iterator<Item = AddressRange> {
+        let Cluster { policy, pools, .. } = self.cluster;
+        let is_read = |pool: &&Arc<PoolSpec>| policy.pools.namespaces.contains(&pool.meta.name.namespace);
+        let of_pools: Vec<AddressRange> =
+            pools.values().filter(is_read).flat_map(|pool| &pool.ranges).copied().collect();
+        let ranges: Vec<AddressRange> = policy.ranges.iter().copied().chain(of_pools).collect();
+        let is_in_none = move |address: &&IpAddr| !ranges.iter().any(|range| range.holds(**address));
+        let in_use = self.in_use.iter().filter(is_in_none);
+        in_use.map(|address| AddressRange { first: *address, last: *address })
+    }
+
+    /// What an L2Advertisement says.
+    fn rule<'m>(
+        &self,
+        advertisement: &'m AdvertisementSpec,
+        members: &'m Members,
+        problems: &mut Vec<Problem>,
+    ) -> Rule<'m> {
+        let mut tell = |field: String, value: &str, what: &str, remedy: &str| {
+            let object = ObjectRef { kind: Kind::L2Advertisement, name: advertisement.meta.name.clone() };
+            problems.push(Problem::warning(field, what, remedy).value(value).object(object));
+        };
+        let AdvertisementSpec { pool_selectors, node_selectors, interfaces, .. } = advertisement;
+        let namespace = &advertisement.meta.name.namespace;
+        let pools = self.cluster.pools.values().filter(|pool| pool.meta.name.namespace == *namespace);
+        let pools: Vec<&PoolSpec> = pools.map(|pool| &**pool).collect();
+        for (at, name) in advertisement.pools.iter().enumerate() {
+            if !pools.iter().any(|pool| pool.meta.name.name == *name) {
+                let remedy = "write the name of an IPAddressPool of the same namespace";
+                tell(format!("spec.ipAddressPools[{at}]"), name, "there is no such pool", remedy);
+            }
+        }
+        let is_for_all = advertisement.pools.is_empty() && pool_selectors.is_empty();
+        let is_covered = |pool: &&&PoolSpec| {
+            is_for_all
+                || advertisement.pools.contains(&pool.meta.name.name)
+                || pool_selectors.iter().any(|selector| selector.matches(&pool.labels))
+        };
+        let mut addresses: Vec<AddressRange> =
+            pools.iter().filter(is_covered).flat_map(|pool| &pool.ranges).copied().collect();
+        if is_for_all {
+            addresses.extend(self.unranged());
+        }
+        let nodes = &self.cluster.announcing.nodes;
+        let is_selected = |node: &&Arc<str>| {
+            let labels = &nodes[*node].labels;
+            node_selectors.is_empty() || node_selectors.iter().any(|selector| selector.matches(labels))
+        };
+        if !members.all.is_empty() && !members.all.iter().any(|node| is_selected(&node)) {
+            let remedy = "select nodes that run an agent of Vestibule, by their labels";
+            tell("spec.nodeSelectors".to_owned(), "", "selects no node of an agent", remedy);
+        }
+        if advertisement.is_refused {
+            addresses.clear();
+        }
+        Rule { addresses, nodes: members.able.iter().filter(is_selected).collect(), interfaces }
+    }
+}
+
+#[cfg(test)]
+mod tests;
