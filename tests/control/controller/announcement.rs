@@ -74,7 +74,7 @@ fn what_is_announced_follows_chart_and_nodes_and_is_put_back() {
     let shown = kubectl.run(&["get", "announcements"]).unwrap();
     assert!(shown.contains(r#"["n1","n2"]"#) && shown.contains("192.0.2.0/28"), "{shown}");
 
-    // Somebody takes it away, and then changes it.
+    // Another client deletes it, and then changes it.
     kubectl.run(&["delete", "announcement", "vestibule"]).unwrap();
     wait(kubectl, "it is written again", is_on);
     let stolen = json!({"spec": {"members": ["thief"], "rules": []}}).to_string();

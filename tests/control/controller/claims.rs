@@ -174,6 +174,10 @@ fn nobody_but_the_controller_writes_claims_where_the_policy_is_there() {
     is_refusal(kubectl.run(&["patch", "claim", name, "--type=merge", "-p", &stolen]));
     is_refusal(kubectl.run(&["delete", "claim", name]));
     is_refusal(kubectl.run(&["delete", "claims", "--all"]));
+    kubectl.wait_for("what is announced", &["announcement", "vestibule"], SOON, |_| true).unwrap();
+    let stolen = json!({"spec": {"members": ["thief"]}}).to_string();
+    is_refusal(kubectl.run(&["patch", "announcement", "vestibule", "--type=merge", "-p", &stolen]));
+    is_refusal(kubectl.run(&["delete", "announcement", "vestibule"]));
     // The controller deletes one, and changes one.
     kubectl.run(&["-n", "tenant", "delete", "tlsroute", "first"]).unwrap();
     wait(&scene, "the name to pass on", |claims| {

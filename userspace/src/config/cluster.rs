@@ -5,7 +5,6 @@ use super::ingress::{INGRESS, RawIngress};
 use super::raw::{RawListener, RawRoute, RawSettings, Text};
 use super::shape::{LISTENER, ROUTE, SETTINGS, Shape};
 use super::value::{self, Wrong, wrong};
-use crate::model::advertisement::{AnnouncingPolicy, GRACE};
 use crate::model::cluster::{AddressRange, ClassPolicy, Policy, PoolPolicy, ProbeKind, ProbeSpec};
 use crate::model::pool::InvalidRange;
 use crate::model::service::OWN_CLASS;
@@ -144,9 +143,6 @@ pub const SAVED_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 const SAVED_MAX_AGES: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(60)..=Duration::from_secs(365 * 24 * 3600);
 
-/// What [`AnnouncingPolicy::grace`] may be, in seconds: an agent stamps every 100 ms, and one that was replaced is back in time.
-const GRACES: std::ops::RangeInclusive<u64> = 1..=3600;
-
 /// Checks the whole file.
 pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile {
     let mut check = Check { problems };
@@ -175,8 +171,7 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let classes = raw.load_balancer_classes.unwrap_or_default();
     let is_default = raw.default_load_balancer_class.unwrap_or(false);
     let load_balancers = ClassPolicy { others: check.classes(classes), is_default };
-    let grace = check.grace(raw.agent_grace_seconds).unwrap_or(GRACE);
-    let announcing = AnnouncingPolicy { own_ranges: addresses.l2.unwrap_or(false), grace };
+    let announcing = check.announcing(addresses.l2, raw.agent_grace_seconds);
     let policy = Policy {
         announcing,
         ranges,
@@ -278,17 +273,6 @@ impl Check<'_> {
         }
         let up = self.percent("panicShare", raw.panic_share, 0).unwrap_or(PANIC_SHARE);
         (raw.enabled.unwrap_or(false).then_some(defaults), defaults, 100 - up)
-    }
-
-    fn grace(&mut self, raw: Option<i64>) -> Option<Duration> {
-        let seconds = raw?;
-        let checked = u64::try_from(seconds).ok().filter(|checked| GRACES.contains(checked));
-        if checked.is_none() {
-            let problem =
-                Problem::error("agentGraceSeconds", "is out of range", "write a number from 1 to 3600");
-            self.problems.push(problem.value(seconds));
-        }
-        checked.map(Duration::from_secs)
     }
 
     fn saved_max_age(&mut self, raw: RawSavedState<'_>) -> Option<Duration> {
@@ -407,6 +391,7 @@ fn addresses(block: IpNet) -> Box<dyn Iterator<Item = IpAddr>> {
 mod tests {
     use super::super::{locate, parse_chart};
     use super::*;
+    use crate::model::advertisement::AnnouncingPolicy;
 
     /// What the chart renders from its default values, plus two ranges.
     const FILE: &str = r#"

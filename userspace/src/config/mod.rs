@@ -17,6 +17,8 @@ mod outline;
 mod node;
 /// The chart's file, for the agents and the controller of a cluster.
 mod cluster;
+/// What the chart's file says of announcing.
+mod announcing;
 /// `ingress` of the chart's file.
 mod ingress;
 

@@ -1,7 +1,7 @@
 //! What the controller does with what it knows: settles, judges, and says what is to be written, in which order and when. Pure: time is
 //! an argument, so that it runs in a simulation as it does in a cluster.
 
-use super::announcement::resolve::{Ground, resolve};
+use super::announcement::resolve::{Basis, resolve};
 use super::announcement::{AnnouncementWrite, Announcements, Stored};
 use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite};
 use super::claims::Claims;
@@ -252,7 +252,7 @@ impl Core {
         if view.nodes.are_unlisted {
             return Vec::new();
         }
-        let (spec, problems) = resolve(&Ground {
+        let (spec, problems) = resolve(&Basis {
             cluster: view.cluster,
             leases: &view.nodes.members,
             metallb: view.metallb.as_ref(),

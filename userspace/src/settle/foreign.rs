@@ -48,7 +48,7 @@ fn referred((name, route): (&ObjectName, &Arc<ClusterRoute>)) -> Vec<ObjectName>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cluster::BackendRef;
+    use crate::model::cluster::{BackendRef, Policy, PoolPolicy};
     use crate::model::verdict::RouteVerdict;
     use std::collections::BTreeMap;
 
@@ -67,13 +67,19 @@ mod tests {
         let (ours, others) = (object(Kind::TlsRoute, "ours"), object(Kind::TlsRoute, "others"));
         let (used, unused) = (object(Kind::Service, "used"), object(Kind::Service, "unused"));
         let problem = |object: &ObjectRef| Problem::warning("f", "w", "r").object(object.clone());
+        // Whose they are, the chart says.
+        let advertisement = object(Kind::L2Advertisement, "ours");
+        let mut of_others = advertisement.clone();
+        of_others.name.namespace = "b".into();
+        let policy = Policy { pools: PoolPolicy { namespaces: vec!["a".into()] }, ..Policy::default() };
         let cluster = Cluster {
+            policy,
             tls_routes: BTreeMap::from([(ours.name.clone(), Arc::new(route))]),
-            problems: [&ours, &others, &used, &unused].map(problem).to_vec(),
+            problems: [&ours, &others, &used, &unused, &advertisement, &of_others].map(problem).to_vec(),
             ..Cluster::default()
         };
         let mut verdicts = Verdicts::default();
         verdicts.tls_routes.insert(ours.name.clone(), RouteVerdict { generation: 1, parents: Vec::new() });
-        assert_eq!(without(&cluster, &verdicts), [problem(&ours), problem(&used)]);
+        assert_eq!(without(&cluster, &verdicts), [&ours, &used, &advertisement].map(problem));
     }
 }

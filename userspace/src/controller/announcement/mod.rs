@@ -70,6 +70,10 @@ impl Announcements {
         }
         self.flights.reported(NAME);
         self.stored = Some(now);
+        if is_first {
+            // What was wanted before took no account of what it says.
+            self.wanted = None;
+        }
         is_first
     }
 
@@ -78,9 +82,11 @@ impl Announcements {
         self.edited.take()
     }
 
-    /// What it says; `None`: there is none, or that is not known.
+    /// What was announced up to now: what it says when this controller begins to lead, and what that one wants later, for others may have
+    /// changed the object; `None`: nothing, or that is not known.
     pub(super) fn said(&self) -> Option<&AnnouncementSpec> {
-        self.stored.as_ref()?.as_ref().map(|stored| &stored.spec)
+        let stored = || self.stored.as_ref()?.as_ref().map(|stored| &stored.spec);
+        self.wanted.as_ref().or_else(stored)
     }
 
     /// It is to say this.
@@ -170,6 +176,8 @@ mod tests {
         this.want(spec("a"));
         assert_eq!(this.next(begun), Err(None), "it may be there");
         assert!(this.take(listed(None)));
+        assert_eq!(this.next(begun), Err(None), "what is wanted may depend on it");
+        this.want(spec("a"));
         assert_eq!(this.next(begun), Ok(AnnouncementWrite::Create(spec("a"))));
         assert_eq!(this.next(begun), Err(None), "it is in flight");
         this.ended(ClaimOutcome::Written, begun);
@@ -199,6 +207,7 @@ mod tests {
         this.take(listed(Some(stored("a", "1"))));
         this.want(spec("a"));
         this.take(put("x", "2"));
+        assert_eq!(this.said(), Some(&spec("a")), "nothing is made of what others write");
         let edited = |is_deleted| Some(Edited { name: NAME.to_owned(), uid: "u".to_owned(), is_deleted });
         assert_eq!((this.edited(), this.edited()), (edited(false), None));
         assert_eq!(this.next(begun), Ok(AnnouncementWrite::Replace(spec("a"), "2".to_owned())));

@@ -316,16 +316,10 @@ impl Controller {
                         self.telemetry.wrote(object.kind.text(), text);
                     }
                     core::Done::Claim(_, outcome) => {
-                        let text = match outcome {
-                            ClaimOutcome::Written => "written",
-                            ClaimOutcome::Failed => "failed",
-                            ClaimOutcome::Pruned => "pruned",
-                        };
-                        self.telemetry.wrote("Claim", text);
+                        self.telemetry.wrote("Claim", text(*outcome));
                     }
                     core::Done::Announcement(outcome) => {
-                        let text = if *outcome == ClaimOutcome::Written { "written" } else { "failed" };
-                        self.telemetry.wrote("Announcement", text);
+                        self.telemetry.wrote("Announcement", text(*outcome));
                     }
                     core::Done::Keys(Err(error)) => warn!("keys cannot be kept: {error}"),
                     core::Done::Keys(Ok(_)) | core::Done::Event(..) => {}
@@ -355,5 +349,14 @@ impl Controller {
             node_uids: &BTreeMap::new(),
         };
         ground.won(object, lost)
+    }
+}
+
+/// Returns how a write has ended, as metrics say it.
+fn text(outcome: ClaimOutcome) -> &'static str {
+    match outcome {
+        ClaimOutcome::Written => "written",
+        ClaimOutcome::Failed => "failed",
+        ClaimOutcome::Pruned => "pruned",
     }
 }

@@ -128,7 +128,7 @@ async fn what_is_announced_is_a_fact_that_changes_alone_and_is_kept_until_someth
             cluster.list_announcement(&announced("b"));
             until("another", || member(&output).as_deref() == Some("b")).await;
             assert!(Arc::ptr_eq(&before, &compiled()), "nothing is compiled for it");
-            // Somebody has deleted it, or its definition.
+            // Another client has deleted it, or its definition.
             cluster.list_no_announcement();
             never("it is gone", || member(&output).as_deref() != Some("b")).await;
         })

@@ -114,6 +114,11 @@ async fn keys_that_cannot_be_followed_are_published_and_age_no_saved_state() {
     }));
     assert_eq!(agent.report().1.stale, ["keys: 403 Forbidden"]);
     assert!(agent.sources.is_confirmed());
+    // Nor what is announced, whose definition may be missing.
+    cluster.refuse_announcement();
+    agent.sources.changed().await;
+    assert_eq!(agent.sources.stale().len(), 2);
+    assert!(agent.sources.is_confirmed());
     cluster.cut_off("connection refused");
     let changed = timeout(Duration::from_secs(20), agent.sources.changed()).await;
     assert!(changed.is_ok() && !agent.sources.is_confirmed());

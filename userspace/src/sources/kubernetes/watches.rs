@@ -1,7 +1,7 @@
 //! Which watches run, and what each folds.
 
-use super::api::claim::{SETTLED, WITHDRAWN};
-use super::api::object::{Object, Raw, RawMeta};
+use super::api::claim::{ClaimSpec, SETTLED, WITHDRAWN};
+use super::api::object::{InSpec, Object, Raw, RawMeta};
 use super::fold;
 use super::interner::Interner;
 use super::source::Source;
@@ -129,16 +129,7 @@ impl Start {
             Source::Nodes => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
                 told(fold::node(raw, interner), Body::Node)
             }),
-            Source::Claims => self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
-                if raw.meta.name.as_deref() == Some(SETTLED) {
-                    let version = raw.meta.resource_version.as_deref().unwrap_or_default();
-                    let version = version.parse().unwrap_or_default();
-                    let is_withdrawn = raw.meta.annotations.contains_key(WITHDRAWN);
-                    return (Body::Mark(Mark { version, is_withdrawn }), Vec::new());
-                }
-                let (claim, problems) = fold::claim(raw, interner);
-                (Body::Claim(claim), problems)
-            }),
+            Source::Claims => self.one::<_, false, _>(watches, source, version, epoch, claim),
             Source::Announcements => self.one::<_, false, _>(watches, source, version, epoch, |raw, _| {
                 let (announcement, problems) = fold::announcement(raw);
                 (Body::Announcement(announcement), problems)
@@ -201,6 +192,18 @@ impl Start {
 
 fn told<T>((spec, problems): (T, Vec<Problem>), body: impl Fn(Arc<T>) -> Body) -> (Body, Vec<Problem>) {
     (body(Arc::new(spec)), problems)
+}
+
+/// Folds a Claim, or the one that marks that all are written.
+fn claim(raw: Raw<InSpec<ClaimSpec>>, interner: &Interner) -> (Body, Vec<Problem>) {
+    if raw.meta.name.as_deref() == Some(SETTLED) {
+        let version = raw.meta.resource_version.as_deref().unwrap_or_default();
+        let version = version.parse().unwrap_or_default();
+        let is_withdrawn = raw.meta.annotations.contains_key(WITHDRAWN);
+        return (Body::Mark(Mark { version, is_withdrawn }), Vec::new());
+    }
+    let (claim, problems) = fold::claim(raw, interner);
+    (Body::Claim(claim), problems)
 }
 
 /// Folds an object of an origin.

@@ -80,7 +80,7 @@ impl Scene {
         runtime
             .block_on(async { while tokio::time::timeout(changed, self.store.changed()).await.is_ok() {} });
         let cluster = self.store.cluster();
-        let (spec, problems) = resolve(&Ground {
+        let (spec, problems) = resolve(&Basis {
             cluster,
             leases: &self.leases,
             metallb: self.metallb.as_ref(),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 const OWN_RANGES: &str = "addresses.l2";
 
 /// What is known.
-pub(in crate::controller) struct Ground<'a> {
+pub(in crate::controller) struct Basis<'a> {
     pub(in crate::controller) cluster: &'a Cluster,
     /// Nodes whose agent has a Lease.
     pub(in crate::controller) leases: &'a BTreeSet<String>,
@@ -30,34 +30,34 @@ pub(in crate::controller) struct Ground<'a> {
 }
 
 /// Returns what the object is to say, and what is wrong with what it follows from; `None`: that is not known.
-pub(in crate::controller) fn resolve(ground: &Ground<'_>) -> (Option<AnnouncementSpec>, Vec<Problem>) {
-    let policy = &ground.cluster.policy;
+pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementSpec>, Vec<Problem>) {
+    let policy = &basis.cluster.policy;
     let agent_grace_seconds = i64::try_from(policy.announcing.grace.as_secs()).unwrap_or(i64::MAX);
     let mut spec = AnnouncementSpec { agent_grace_seconds, ..AnnouncementSpec::default() };
     if !policy.announces() {
         return (Some(spec), Vec::new());
     }
     // Without their labels it is not known which of them must not.
-    if ground.unlisted.contains(&Source::Nodes) {
+    if basis.unlisted.contains(&Source::Nodes) {
         return (None, Vec::new());
     }
     let mut problems = Vec::new();
-    let members = Members::of(ground);
+    let members = Members::of(basis);
     if policy.announcing.own_ranges {
-        let addresses = policy.ranges.iter().copied().chain(ground.unranged()).collect();
+        let addresses = policy.ranges.iter().copied().chain(basis.unranged()).collect();
         let rule = Rule { addresses, nodes: members.able.iter().collect(), interfaces: &[] };
         spec.rules.extend(members.write(rule, OWN_RANGES.to_owned()));
     }
-    match ground.advertised() {
+    match basis.advertised() {
         Advertised::AsBefore => {
-            let before = ground.said.into_iter().flat_map(|said| &said.rules);
+            let before = basis.said.into_iter().flat_map(|said| &said.rules);
             let theirs = before.filter(|rule| rule.origin != OWN_RANGES);
             spec.rules.extend(theirs.filter_map(|rule| members.keep(rule)));
         }
         Advertised::Nothing => {}
         Advertised::Now => {
-            for advertisement in ground.advertisements() {
-                let rule = ground.rule(advertisement, &members, &mut problems);
+            for advertisement in basis.advertisements() {
+                let rule = basis.rule(advertisement, &members, &mut problems);
                 let origin = format!("{} {}", Kind::L2Advertisement, advertisement.meta.name);
                 spec.rules.extend(members.write(rule, origin));
             }
@@ -95,10 +95,10 @@ struct Rule<'a> {
 }
 
 impl Members {
-    fn of(ground: &Ground<'_>) -> Self {
-        let nodes = &ground.cluster.announcing.nodes;
+    fn of(basis: &Basis<'_>) -> Self {
+        let nodes = &basis.cluster.announcing.nodes;
         let all: Vec<Arc<str>> =
-            nodes.keys().filter(|node| ground.leases.contains(&***node)).cloned().collect();
+            nodes.keys().filter(|node| basis.leases.contains(&***node)).cloned().collect();
         let able = all.iter().filter(|node| !nodes[*node].is_left_out).cloned().collect();
         Self { all, able }
     }
@@ -140,7 +140,7 @@ impl Members {
     }
 }
 
-impl<'a> Ground<'a> {
+impl<'a> Basis<'a> {
     fn advertised(&self) -> Advertised {
         if !self.cluster.policy.pools.is_on() {
             return Advertised::Nothing;
