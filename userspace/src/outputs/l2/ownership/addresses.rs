@@ -1,0 +1,191 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::NodeId;
+use super::precedence::digest;
+
+/// What this node holds, and what it knows of others' claims. Sums and indices keep a turn cheap, however many addresses there are.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    entries: BTreeMap<IpAddr, Entry>,
+    held: BTreeMap<IpAddr, Held>,
+    /// Bids that are not opened yet, by the time at which they are.
+    opens: BTreeSet<(Instant, IpAddr)>,
+    digest: u64,
+    /// The number of addresses for which this node is a candidate.
+    concerned: usize,
+}
+
+/// What is known of an address.
+#[derive(Debug, Default)]
+struct Entry {
+    /// Empty: not served here.
+    candidates: Arc<[NodeId]>,
+    is_candidate: bool,
+    /// The tables of others contain it with these epochs.
+    claims: Vec<(NodeId, u64)>,
+    highest: u64,
+    /// The link address of a foreign host that answers for it.
+    conflict: Option<[u8; 6]>,
+}
+
+/// A bid of this node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) epoch: u64,
+    pub(super) since: HeldSince,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeldSince {
+    /// It is opened at this time, unless a higher claim comes.
+    Settles(Instant),
+    Open(Instant),
+}
+
+impl Held {
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.since, HeldSince::Open(_))
+    }
+}
+
+impl Addresses {
+    /// Follows what is served here. Returns addresses for which this node is no candidate any more.
+    pub(super) fn want(&mut self, wanted: BTreeMap<IpAddr, Arc<[NodeId]>>, own: NodeId) -> Vec<IpAddr> {
+        let is_lost = |address: &IpAddr| !wanted.get(address).is_some_and(|nodes| nodes.contains(&own));
+        let before = self.entries.iter().filter(|(_, entry)| entry.is_candidate).map(|(address, _)| *address);
+        let lost: BTreeSet<IpAddr> = before.chain(self.held.keys().copied()).filter(is_lost).collect();
+        let unwanted: Vec<IpAddr> =
+            self.entries.keys().filter(|address| !wanted.contains_key(address)).copied().collect();
+        for address in unwanted {
+            let Some(entry) = self.entries.get_mut(&address) else { continue };
+            (entry.candidates, entry.is_candidate, entry.conflict) = (Arc::default(), false, None);
+            self.tidy(&address);
+        }
+        self.concerned = 0;
+        for (address, candidates) in wanted {
+            let entry = self.entries.entry(address).or_default();
+            entry.is_candidate = candidates.contains(&own);
+            entry.candidates = candidates;
+            self.concerned += usize::from(entry.is_candidate);
+        }
+        lost.into_iter().collect()
+    }
+
+    /// Forgets an address about which nothing is left to know.
+    pub(super) fn tidy(&mut self, address: &IpAddr) {
+        let is_idle = |entry: &Entry| entry.candidates.is_empty() && entry.claims.is_empty();
+        if self.entries.get(address).is_some_and(is_idle) && !self.held.contains_key(address) {
+            self.entries.remove(address);
+        }
+    }
+
+    /// Whether this node asks others at all.
+    pub(super) fn is_concerned(&self) -> bool {
+        self.concerned > 0 || !self.held.is_empty()
+    }
+
+    /// Returns the addresses for which this node is a candidate and that it does not hold.
+    pub(super) fn candidacies(&self) -> impl Iterator<Item = IpAddr> {
+        let entries = self.entries.iter().filter(|(_, entry)| entry.is_candidate);
+        entries.map(|(address, _)| *address).filter(|address| !self.held.contains_key(address))
+    }
+
+    pub(super) fn is_candidate(&self, address: &IpAddr) -> bool {
+        self.entries.get(address).is_some_and(|entry| entry.is_candidate)
+    }
+
+    pub(super) fn candidates(&self, address: &IpAddr) -> &[NodeId] {
+        self.entries.get(address).map_or(&[], |entry| &entry.candidates)
+    }
+
+    /// Returns which other nodes have it in their tables, with which epochs.
+    pub(super) fn claims(&self, address: &IpAddr) -> &[(NodeId, u64)] {
+        self.entries.get(address).map_or(&[], |entry| &entry.claims)
+    }
+
+    pub(super) fn claim(&mut self, address: IpAddr, from: NodeId, epoch: u64) {
+        let entry = self.entries.entry(address).or_default();
+        entry.claims.retain(|(node, _)| *node != from);
+        entry.claims.push((from, epoch));
+        entry.highest = entry.highest.max(epoch);
+        entry.conflict = None;
+    }
+
+    pub(super) fn unclaim(&mut self, address: IpAddr, from: NodeId) {
+        if let Some(entry) = self.entries.get_mut(&address) {
+            entry.claims.retain(|(node, _)| *node != from);
+        }
+    }
+
+    /// The epoch of the next bid.
+    pub(super) fn next_epoch(&self, address: &IpAddr) -> u64 {
+        self.entries.get(address).map_or(0, |entry| entry.highest).saturating_add(1)
+    }
+
+    pub(super) fn conflict(&self, address: &IpAddr) -> Option<[u8; 6]> {
+        self.entries.get(address)?.conflict
+    }
+
+    pub(super) fn set_conflict(&mut self, address: &IpAddr, link: Option<[u8; 6]>) {
+        if let Some(entry) = self.entries.get_mut(address) {
+            entry.conflict = link;
+        }
+    }
+
+    /// Returns the own table.
+    pub(super) fn held(&self) -> impl Iterator<Item = (IpAddr, &Held)> {
+        self.held.iter().map(|(address, held)| (*address, held))
+    }
+
+    pub(super) fn held_at(&self, address: &IpAddr) -> Option<&Held> {
+        self.held.get(address)
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    pub(super) fn hold(&mut self, address: IpAddr, held: Held) {
+        self.let_go(&address);
+        let entry = self.entries.entry(address).or_default();
+        entry.highest = entry.highest.max(held.epoch);
+        entry.conflict = None;
+        self.digest = self.digest.wrapping_add(digest(&address, held.epoch));
+        if let HeldSince::Settles(time) = held.since {
+            self.opens.insert((time, address));
+        }
+        self.held.insert(address, held);
+    }
+
+    pub(super) fn let_go(&mut self, address: &IpAddr) -> Option<Held> {
+        let held = self.held.remove(address)?;
+        self.digest = self.digest.wrapping_sub(digest(address, held.epoch));
+        if let HeldSince::Settles(time) = held.since {
+            self.opens.remove(&(time, *address));
+        }
+        Some(held)
+    }
+
+    /// When the next bid is opened.
+    pub(super) fn opens(&self) -> Option<Instant> {
+        self.opens.first().map(|(time, _)| *time)
+    }
+
+    /// Opens the next bid whose time has come.
+    pub(super) fn open(&mut self, now: Instant) -> Option<IpAddr> {
+        let key @ (_, address) = *self.opens.first().filter(|(time, _)| *time <= now)?;
+        self.opens.remove(&key);
+        if let Some(held) = self.held.get_mut(&address) {
+            held.since = HeldSince::Open(now);
+        }
+        Some(address)
+    }
+
+    /// Returns the bids that are not opened yet.
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = IpAddr> {
+        self.opens.iter().map(|(_, address)| *address)
+    }
+}

@@ -1,0 +1,217 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::addresses::{Held, HeldSince};
+use super::precedence::weight;
+use super::{BEAT, FRESH, NodeId, PROBE, SETTLE, Segment, TURN};
+
+/// Probes before a bid for an address about which nothing is known.
+const PROBES: u8 = 3;
+/// At most this many probes are sent in the time between two for one address.
+const PROBES_AT_ONCE: usize = 100;
+/// How long to wait for the table of an agent that lives.
+const LIVING: Duration = Duration::from_secs(3);
+/// Between two looks at what an address waits for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Why an address may be bid for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Nobody is known to hold it.
+    Free,
+    /// This node released it, and so does not bid for it now.
+    Released { by: NodeId },
+    /// Its holder is gone, or its gate is closed. What others sent from this time on counts.
+    Void { seen: Instant },
+}
+
+/// The addresses that nobody holds and for which this node is a candidate.
+#[derive(Debug, Default)]
+pub(super) struct Pursuits {
+    all: BTreeMap<IpAddr, Pursuit>,
+    queue: BTreeSet<(Instant, IpAddr)>,
+    /// Since when probes have been counted, and how many.
+    probes: Option<(Instant, usize)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pursuit {
+    cause: Cause,
+    /// Since when it may be bid for.
+    since: Instant,
+    /// Since when it is this node's turn.
+    own_turn: Option<Instant>,
+    probes: u8,
+    due: Instant,
+}
+
+/// What to do about an address.
+enum Step {
+    Drop,
+    Wait(Duration),
+    Probe,
+    Bid,
+}
+
+/// A living node: when its table was last confirmed, and whether its agent lives.
+struct Living {
+    node: NodeId,
+    confirmed: Option<Instant>,
+    has_agent: bool,
+}
+
+impl Pursuits {
+    fn start(&mut self, address: IpAddr, cause: Cause, now: Instant) {
+        if self.all.contains_key(&address) {
+            return;
+        }
+        self.all.insert(address, Pursuit { cause, since: now, own_turn: None, probes: 0, due: now });
+        self.queue.insert((now, address));
+    }
+
+    pub(super) fn end(&mut self, address: &IpAddr) {
+        if let Some(pursuit) = self.all.remove(address) {
+            self.queue.remove(&(pursuit.due, *address));
+        }
+    }
+
+    /// Probes it again from this time on.
+    pub(super) fn postpone(&mut self, address: &IpAddr, due: Instant) {
+        let Some(pursuit) = self.all.get_mut(address) else { return };
+        self.queue.remove(&(pursuit.due, *address));
+        let own_turn = pursuit.own_turn;
+        *pursuit = Pursuit { cause: Cause::Free, since: pursuit.since, own_turn, probes: 0, due };
+        self.queue.insert((due, *address));
+    }
+
+    /// What was seen before does not count.
+    pub(super) fn restart(&mut self, now: Instant) {
+        let restarted = |pursuit: Pursuit| {
+            let cause = match pursuit.cause {
+                Cause::Void { .. } => Cause::Free,
+                cause => cause,
+            };
+            Pursuit { cause, since: now, own_turn: None, probes: 0, due: pursuit.due.max(now) }
+        };
+        self.all.values_mut().for_each(|pursuit| *pursuit = restarted(*pursuit));
+        self.queue = self.all.iter().map(|(address, pursuit)| (pursuit.due, *address)).collect();
+    }
+
+    /// When to look at the next one.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.queue.first().map(|(due, _)| *due)
+    }
+
+    fn take(&mut self, now: Instant) -> Option<IpAddr> {
+        let key @ (_, address) = *self.queue.first().filter(|(due, _)| *due <= now)?;
+        self.queue.remove(&key);
+        Some(address)
+    }
+
+    fn requeue(&mut self, address: IpAddr, due: Instant) {
+        if let Some(pursuit) = self.all.get_mut(&address) {
+            pursuit.due = due;
+            self.queue.insert((due, address));
+        }
+    }
+
+    /// Whether one more probe may be sent now.
+    fn may_probe(&mut self, now: Instant) -> bool {
+        let (start, count) = self.probes.filter(|(start, _)| now < *start + PROBE).unwrap_or((now, 0));
+        self.probes = Some((start, count + 1));
+        count < PROBES_AT_ONCE
+    }
+}
+
+impl Segment {
+    /// Considers a bid for an address, if nobody holds it.
+    pub(super) fn pursue(&mut self, address: IpAddr, cause: Cause, now: Instant) {
+        let is_open = self.addresses.is_candidate(&address) && self.addresses.held_at(&address).is_none();
+        if is_open && !self.is_released && self.holder(&address).is_none() {
+            self.pursuits.start(address, cause, now);
+        }
+    }
+
+    /// Opens what has settled, and bids for what may be bid for.
+    pub(super) fn bid(&mut self, now: Instant, probes: &mut Vec<IpAddr>) {
+        while let Some(address) = self.addresses.open(now) {
+            self.outgoing.opens.insert(address);
+        }
+        if self.is_isolated || now < self.heartbeats.listens_until() {
+            return;
+        }
+        let living: Vec<Living> = self.living(now).collect();
+        while let Some(address) = self.pursuits.take(now) {
+            match self.step(&address, &living, now) {
+                Step::Drop => self.pursuits.end(&address),
+                Step::Wait(time) => self.pursuits.requeue(address, now + time),
+                Step::Probe if self.pursuits.may_probe(now) => {
+                    if let Some(pursuit) = self.pursuits.all.get_mut(&address) {
+                        pursuit.probes += 1;
+                    }
+                    probes.push(address);
+                    self.pursuits.requeue(address, now + PROBE);
+                }
+                Step::Probe => self.pursuits.requeue(address, now + PROBE),
+                Step::Bid => {
+                    self.pursuits.end(&address);
+                    let epoch = self.addresses.next_epoch(&address);
+                    self.hold(address, Held { epoch, since: HeldSince::Settles(now + SETTLE) });
+                }
+            }
+        }
+    }
+
+    fn living(&self, now: Instant) -> impl Iterator<Item = Living> {
+        let alive = self.peers.iter().filter(move |(_, peer)| peer.is_alive(now));
+        alive.map(move |(node, peer)| Living {
+            node: *node,
+            confirmed: peer.confirmed(),
+            has_agent: peer.may_bid(now),
+        })
+    }
+
+    fn step(&mut self, address: &IpAddr, living: &[Living], now: Instant) -> Step {
+        if self.addresses.held_at(address).is_some()
+            || !self.addresses.is_candidate(address)
+            || self.holder(address).is_some()
+        {
+            return Step::Drop;
+        }
+        let Some(pursuit) = self.pursuits.all.get_mut(address) else { return Step::Drop };
+        let by = if let Cause::Released { by } = pursuit.cause { Some(by) } else { None };
+        let own = weight(address, self.own);
+        let candidates = self.addresses.candidates(address);
+        let is_first = |other: &&Living| {
+            other.has_agent
+                && Some(other.node) != by
+                && weight(address, other.node) > own
+                && candidates.contains(&other.node)
+        };
+        let before = u32::try_from(living.iter().filter(is_first).count()).unwrap_or(u32::MAX);
+        let from = pursuit.since.max(self.heartbeats.listens_until()) + TURN * before;
+        if now < from {
+            return Step::Wait((from - now).min(BEAT));
+        }
+        let own_turn = *pursuit.own_turn.get_or_insert(now);
+        let seen = if let Cause::Void { seen } = pursuit.cause { seen } else { pursuit.since };
+        let is_unknown = |other: &&Living| {
+            Some(other.node) != by && other.confirmed.is_none_or(|confirmed| confirmed < seen)
+        };
+        let waits =
+            living.iter().filter(is_unknown).map(|other| if other.has_agent { LIVING } else { FRESH });
+        let waits = waits.max();
+        let probes = match pursuit.cause {
+            Cause::Free => PROBES,
+            _ if waits.is_some() => PROBES,
+            Cause::Released { .. } => 1,
+            Cause::Void { .. } => 0,
+        };
+        if waits.is_some_and(|wait| now < own_turn + wait) {
+            self.heartbeats.hurry();
+            return Step::Wait(LOOK);
+        }
+        if pursuit.probes < probes { Step::Probe } else { Step::Bid }
+    }
+}

@@ -1,0 +1,489 @@
+//! Which node of a segment announces an address: bids, epochs, and when an address may be bid for. Pure: time is an argument, and
+//! what is to be done is returned. No API server is needed.
+//!
+//! Each node asks all others ten times a second. Their kernels answer, also while their agents are dead: a node is judged, not its
+//! agent. What a node holds is its table of bids; of two bids for an address, the one with the higher epoch wins, then the one that
+//! comes first in the order of the address. A bid is sent a moment before the address is opened, and only by a node that knows the
+//! tables of all others, or whose probes for the address nobody answered.
+
+/// The order of candidates for an address, and digests of tables.
+mod precedence;
+/// What is asked when.
+mod heartbeats;
+/// What is known of another node.
+mod peers;
+/// What is known of an address.
+mod addresses;
+/// From a peer that fell silent to its addresses.
+mod suspicion;
+/// From an address that nobody holds to a bid.
+mod bidding;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use addresses::{Addresses, Held, HeldSince};
+use bidding::{Cause, Pursuits};
+use heartbeats::Heartbeats;
+use peers::Peer;
+use precedence::claim_order;
+
+/// A member of the cluster, as frames name it.
+pub(in crate::outputs::l2) type NodeId = u64;
+
+/// Between two heartbeats.
+const BEAT: Duration = Duration::from_millis(100);
+/// A heartbeat that is later than this says nothing about those who did not answer the ones before.
+const LATE: Duration = Duration::from_millis(50);
+/// A node lives that sent something within this time.
+const ALIVE: Duration = Duration::from_millis(500);
+/// Heartbeats without an answer after which a node is suspected.
+const UNANSWERED: u8 = 5;
+/// Between two probes for an address, and how long the last answer may take.
+const PROBE: Duration = Duration::from_millis(50);
+/// How long a node listens before its first bid.
+const LISTEN: Duration = Duration::from_secs(1);
+/// How long a gate must have been closed before others bid for what it holds.
+const CLOSED: Duration = Duration::from_secs(1);
+/// How long a candidate has for its bid, before the next one bids.
+const TURN: Duration = Duration::from_secs(1);
+/// Between a bid and its opening: the time in which a bid of another node for the same address arrives.
+const SETTLE: Duration = Duration::from_millis(30);
+/// How long to wait for the tables of all others, before probes decide.
+const FRESH: Duration = Duration::from_millis(300);
+/// How long a node that was away asks the others before it lets its gate open.
+const SURE: Duration = Duration::from_millis(500);
+/// Between two requests for a table, and between two repetitions of the own one.
+const REPEAT: Duration = Duration::from_millis(500);
+/// Between two repetitions of the own table to those who hold what it holds.
+const CONTEST: Duration = Duration::from_millis(100);
+/// After this time an address that a foreign host answers for is probed again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Nothing is due.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// What the cluster agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::outputs::l2) struct Rules {
+    /// The age of an agent's stamp at which its kernel stops answering; 0: it never does.
+    pub(in crate::outputs::l2) grace: Duration,
+}
+
+/// A frame to all, or to one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::outputs::l2) enum Frame {
+    Ask {
+        nonce: u64,
+    },
+    /// The whole table, which the caller cuts into frames.
+    Bids {
+        version: u64,
+        bids: Vec<(IpAddr, u64)>,
+    },
+    Resend {
+        to: NodeId,
+    },
+}
+
+/// What is to be done, in this order. [`Segment::digest`] is stored before frames are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::outputs::l2) enum Action {
+    Close(IpAddr),
+    /// Answer for it and announce it, also if it is open already.
+    Open {
+        address: IpAddr,
+        epoch: u64,
+    },
+    Probe(IpAddr),
+    Send(Frame),
+}
+
+/// The answer of another node's kernel to a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::outputs::l2) struct Answer {
+    pub(in crate::outputs::l2) from: NodeId,
+    /// The link address that sent the frame.
+    pub(in crate::outputs::l2) link: [u8; 6],
+    pub(in crate::outputs::l2) nonce: u64,
+    pub(in crate::outputs::l2) boot: u64,
+    pub(in crate::outputs::l2) stamp_age: Duration,
+    pub(in crate::outputs::l2) digest: u64,
+}
+
+/// Who announces an address, as far as this node knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::outputs::l2) enum Standing {
+    Here {
+        epoch: u64,
+        since: Instant,
+    },
+    Elsewhere {
+        node: NodeId,
+        epoch: u64,
+    },
+    /// Nobody, and why this node does not.
+    Nobody {
+        why: &'static str,
+    },
+    /// A foreign host with this link address answers for it.
+    Conflict {
+        link: [u8; 6],
+    },
+}
+
+/// The ownership of addresses on the segment of one device.
+#[derive(Debug)]
+pub(in crate::outputs::l2) struct Segment {
+    own: NodeId,
+    rules: Rules,
+    heartbeats: Heartbeats,
+    peers: BTreeMap<NodeId, Peer>,
+    /// All nodes that are a candidate for something.
+    members: BTreeSet<NodeId>,
+    addresses: Addresses,
+    pursuits: Pursuits,
+    outgoing: Outgoing,
+    is_isolated: bool,
+    is_released: bool,
+}
+
+/// What the next turn carries out.
+#[derive(Debug)]
+struct Outgoing {
+    closes: BTreeSet<IpAddr>,
+    /// What is open and is announced again.
+    opens: BTreeSet<IpAddr>,
+    /// The version of the table that was sent last.
+    version: u64,
+    is_changed: bool,
+    /// When the unchanged table is sent again.
+    repeat: Option<Instant>,
+    repeated: Option<Instant>,
+}
+
+impl Segment {
+    /// A segment about which nothing is known. `seed` makes nonces that nobody guesses; `version` is higher than that of all tables
+    /// that this node has sent since it booted (nanoseconds of the monotonic clock are).
+    pub(in crate::outputs::l2) fn new(
+        own: NodeId,
+        rules: Rules,
+        seed: u64,
+        version: u64,
+        now: Instant,
+    ) -> Self {
+        Self {
+            own,
+            rules,
+            heartbeats: Heartbeats::new(seed, now),
+            peers: BTreeMap::new(),
+            members: BTreeSet::new(),
+            addresses: Addresses::default(),
+            pursuits: Pursuits::default(),
+            outgoing: Outgoing {
+                closes: BTreeSet::new(),
+                opens: BTreeSet::new(),
+                version,
+                is_changed: true,
+                repeat: None,
+                repeated: None,
+            },
+            is_isolated: false,
+            is_released: false,
+        }
+    }
+
+    /// Follows a change of the rules.
+    pub(in crate::outputs::l2) fn follow(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
+    /// What the maps held when the agent started: held on, until a higher claim is known.
+    pub(in crate::outputs::l2) fn adopt(&mut self, address: IpAddr, epoch: u64, now: Instant) {
+        self.hold(address, Held { epoch, since: HeldSince::Open(now) });
+    }
+
+    /// For each address that is served here, which nodes may announce it on this segment (the own one included or not).
+    pub(in crate::outputs::l2) fn candidates(
+        &mut self,
+        wanted: BTreeMap<IpAddr, Arc<[NodeId]>>,
+        now: Instant,
+    ) {
+        if self.is_released {
+            return;
+        }
+        self.members = wanted.values().flat_map(|nodes| nodes.iter().copied()).collect();
+        let own = self.own;
+        for address in self.addresses.want(wanted, own) {
+            self.pursuits.end(&address);
+            self.let_go(address);
+            self.addresses.tidy(&address);
+        }
+        let free: Vec<IpAddr> = self.addresses.candidacies().collect();
+        free.into_iter().for_each(|address| self.pursue(address, Cause::Free, now));
+        let is_member = |node: &NodeId| self.members.contains(node);
+        self.peers
+            .retain(|node, peer| is_member(node) || !peer.table.claims.is_empty() || peer.is_alive(now));
+    }
+
+    /// A kernel answered a heartbeat.
+    pub(in crate::outputs::l2) fn answered(&mut self, answer: &Answer, now: Instant) {
+        let Some(asked) = self.heartbeats.asked(answer.nonce, now) else { return };
+        let is_known = self.peers.contains_key(&answer.from) || self.members.contains(&answer.from);
+        if answer.from == self.own || (!is_known && answer.digest == 0) {
+            return;
+        }
+        let peer = self.peers.entry(answer.from).or_insert_with(|| Peer::new(now));
+        if peer.table.is_former(answer.boot) {
+            return;
+        }
+        let lost = peer.table.boot(answer.boot);
+        let was_void = peer.is_void();
+        peer.answered(answer, asked, self.rules.grace, now);
+        let is_revived = was_void && !peer.is_void();
+        lost.into_iter().for_each(|address| self.unclaim(address, answer.from, false, now));
+        if is_revived {
+            self.revive(answer.from);
+        }
+    }
+
+    /// The whole table of another node.
+    pub(in crate::outputs::l2) fn table(
+        &mut self,
+        from: NodeId,
+        boot: u64,
+        version: u64,
+        bids: Vec<(IpAddr, u64)>,
+        now: Instant,
+    ) {
+        if from == self.own {
+            return;
+        }
+        let peer = self.peers.entry(from).or_insert_with(|| Peer::new(now));
+        if !peer.table.accepts(boot, version) {
+            return;
+        }
+        let lost = peer.table.boot(boot);
+        let was_void = peer.is_void();
+        peer.sent_table(version, now);
+        let is_revived = was_void && !peer.is_void();
+        let changes = peer.table.replace(version, bids);
+        lost.into_iter().for_each(|address| self.unclaim(address, from, false, now));
+        if is_revived {
+            self.revive(from);
+        }
+        for (address, epoch) in changes {
+            match epoch {
+                Some(epoch) => self.claim(address, from, epoch, now),
+                None => self.unclaim(address, from, true, now),
+            }
+        }
+    }
+
+    /// Another node asks for the own table.
+    pub(in crate::outputs::l2) fn resend(&mut self, from: NodeId, now: Instant) {
+        if from != self.own {
+            self.repeat(REPEAT, now);
+        }
+    }
+
+    /// Whether the device is cut off: nothing was received for a second, and no router answers, or there is no carrier.
+    pub(in crate::outputs::l2) fn isolated(&mut self, is_isolated: bool, now: Instant) {
+        if is_isolated != self.is_isolated {
+            self.is_isolated = is_isolated;
+            self.heartbeats.listen(now);
+            self.restart(now);
+        }
+    }
+
+    /// Gives up everything, for good: the node leaves.
+    pub(in crate::outputs::l2) fn release(&mut self, _now: Instant) {
+        self.is_released = true;
+        self.pursuits = Pursuits::default();
+        let all: Vec<IpAddr> = self.addresses.held().map(|(address, _)| address).collect();
+        all.into_iter().for_each(|address| self.let_go(address));
+    }
+
+    /// Does what is due. Frames that have arrived are handed over before.
+    pub(in crate::outputs::l2) fn turn(&mut self, now: Instant) -> Vec<Action> {
+        let (mut probes, mut frames) = (Vec::new(), Vec::new());
+        if self.heartbeats.is_late(now, self.rules.grace) {
+            self.restart(now);
+        }
+        if !self.is_released && self.addresses.is_concerned() {
+            let asks = self.heartbeats.asks(now, self.peers.values_mut());
+            frames.extend(asks.map(|nonce| Frame::Ask { nonce }));
+            self.suspect(now, &mut probes);
+            self.bid(now, &mut probes);
+        } else {
+            self.heartbeats.pause();
+        }
+        self.heartbeats.turned(now, &self.peers);
+        self.request(now, &mut frames);
+        self.publish(now, &mut frames);
+        let closes = std::mem::take(&mut self.outgoing.closes).into_iter().map(Action::Close);
+        let opens = std::mem::take(&mut self.outgoing.opens).into_iter();
+        let opens = opens.filter_map(|address| {
+            let epoch = self.addresses.held_at(&address).filter(|held| held.is_open())?.epoch;
+            Some(Action::Open { address, epoch })
+        });
+        let probes = probes.into_iter().map(Action::Probe);
+        closes.chain(opens).chain(probes).chain(frames.into_iter().map(Action::Send)).collect()
+    }
+
+    /// When to call [`Self::turn`] next. Each call of another function may change it.
+    pub(in crate::outputs::l2) fn due(&self) -> Instant {
+        let Some(turned) = self.heartbeats.last_turn() else { return self.heartbeats.start() };
+        let outgoing = &self.outgoing;
+        if outgoing.is_changed || !outgoing.closes.is_empty() || !outgoing.opens.is_empty() {
+            return turned;
+        }
+        let peers = self.peers.values().filter_map(Peer::due);
+        let bids = self.pursuits.due().filter(|_| !self.is_isolated);
+        let bids = bids.map(|due| due.max(self.heartbeats.listens_until()));
+        let times = [self.heartbeats.next(), outgoing.repeat, bids];
+        let times = times.into_iter().flatten().chain(peers).chain(self.addresses.opens());
+        times.min().unwrap_or(turned + IDLE)
+    }
+
+    /// The digest of the own table.
+    pub(in crate::outputs::l2) fn digest(&self) -> u64 {
+        self.addresses.digest()
+    }
+
+    /// Whether the agent may stamp. One that was away for long first learns what others took over meanwhile: its stamp opens the
+    /// gate. Ask this after [`Self::turn`].
+    pub(in crate::outputs::l2) fn may_stamp(&self) -> bool {
+        self.heartbeats.is_sure() || self.addresses.held().next().is_none()
+    }
+
+    /// Who announces an address.
+    pub(in crate::outputs::l2) fn standing(&self, address: &IpAddr) -> Standing {
+        if let Some(Held { epoch, since: HeldSince::Open(since) }) = self.addresses.held_at(address) {
+            return Standing::Here { epoch: *epoch, since: *since };
+        }
+        if let Some((node, epoch)) = self.holder(address) {
+            return Standing::Elsewhere { node, epoch };
+        }
+        match self.addresses.conflict(address) {
+            Some(link) => Standing::Conflict { link },
+            None => Standing::Nobody { why: self.why_not(address) },
+        }
+    }
+
+    fn why_not(&self, address: &IpAddr) -> &'static str {
+        if self.is_released {
+            "this node leaves"
+        } else if !self.addresses.is_candidate(address) {
+            "this node is no candidate"
+        } else if self.is_isolated {
+            "nothing is received on the device"
+        } else {
+            "the others are asked, and candidates that come first may bid before"
+        }
+    }
+
+    /// Returns who holds an address: the highest claim of those that count.
+    fn holder(&self, address: &IpAddr) -> Option<(NodeId, u64)> {
+        let counts = |node: &NodeId| self.peers.get(node).is_some_and(|peer| !peer.is_void());
+        let claims = self.addresses.claims(address).iter().filter(|(node, _)| counts(node));
+        claims.copied().max_by_key(|(node, epoch)| claim_order(address, *node, *epoch))
+    }
+
+    /// Another node holds an address.
+    fn claim(&mut self, address: IpAddr, from: NodeId, epoch: u64, now: Instant) {
+        let own = self.own;
+        self.addresses.claim(address, from, epoch);
+        self.pursuits.end(&address);
+        let Some(held) = self.addresses.held_at(&address) else { return };
+        if claim_order(&address, from, epoch) > claim_order(&address, own, held.epoch) {
+            self.let_go(address);
+        } else {
+            if held.is_open() {
+                self.outgoing.opens.insert(address);
+            }
+            self.repeat(CONTEST, now);
+        }
+    }
+
+    /// Another node does not hold an address any more: `is_said` by a table of its own, or it lost its memory.
+    fn unclaim(&mut self, address: IpAddr, from: NodeId, is_said: bool, now: Instant) {
+        self.addresses.unclaim(address, from);
+        match self.addresses.held_at(&address) {
+            // It answered for it until now, or did so until it was cut off.
+            Some(held) if is_said && held.is_open() => _ = self.outgoing.opens.insert(address),
+            Some(_) => {}
+            None => self.pursue(address, Cause::Released { by: from }, now),
+        }
+        self.addresses.tidy(&address);
+    }
+
+    /// Adds to the own table.
+    fn hold(&mut self, address: IpAddr, held: Held) {
+        self.addresses.hold(address, held);
+        self.outgoing.is_changed = true;
+    }
+
+    /// Removes from the own table.
+    fn let_go(&mut self, address: IpAddr) {
+        let Some(held) = self.addresses.let_go(&address) else { return };
+        self.outgoing.is_changed = true;
+        if held.is_open() {
+            self.outgoing.closes.insert(address);
+        }
+    }
+
+    /// What was seen before says nothing about those who are silent now: everything is observed again from here on.
+    fn restart(&mut self, now: Instant) {
+        let last_turn = self.heartbeats.last_turn();
+        let mut revived = Vec::new();
+        for (node, peer) in &mut self.peers {
+            if peer.restart(last_turn, now) {
+                revived.push(*node);
+            }
+        }
+        revived.into_iter().for_each(|node| self.revive(node));
+        self.pursuits.restart(now);
+        let unsettled: Vec<IpAddr> = self.addresses.unsettled().collect();
+        for address in unsettled {
+            self.let_go(address);
+            self.pursue(address, Cause::Free, now);
+        }
+    }
+
+    /// Sends the unchanged table again, unless that was done within this time.
+    fn repeat(&mut self, least: Duration, now: Instant) {
+        let outgoing = &mut self.outgoing;
+        let earliest = outgoing.repeated.map_or(now, |last| now.max(last + least));
+        outgoing.repeat = Some(outgoing.repeat.map_or(earliest, |time| time.min(earliest)));
+    }
+
+    fn request(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        for (node, peer) in &mut self.peers {
+            if peer.requests(now) {
+                frames.push(Frame::Resend { to: *node });
+            }
+        }
+    }
+
+    /// Sends the own table: if it changed, or again.
+    fn publish(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        let outgoing = &mut self.outgoing;
+        let is_repeated = outgoing.repeat.is_some_and(|time| time <= now);
+        if !outgoing.is_changed && !is_repeated {
+            return;
+        }
+        if outgoing.is_changed {
+            outgoing.version += 1;
+        }
+        if is_repeated {
+            (outgoing.repeat, outgoing.repeated) = (None, Some(now));
+        }
+        outgoing.is_changed = false;
+        let bids = self.addresses.held().map(|(address, held)| (address, held.epoch)).collect();
+        frames.push(Frame::Bids { version: outgoing.version, bids });
+    }
+}

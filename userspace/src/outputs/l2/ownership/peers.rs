@@ -1,0 +1,219 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::precedence::digest;
+use super::{ALIVE, Answer, CLOSED, PROBE, REPEAT, TURN, UNANSWERED};
+
+/// Another node of the segment.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) table: Table,
+    pub(super) link: Option<[u8; 6]>,
+    pub(super) silence: Silence,
+    gate: Gate,
+    /// The last answer: when it was asked for, and the digest in it.
+    answered: Option<(Instant, u64)>,
+    /// When something fresh came from it.
+    last: Instant,
+    /// Heartbeats since then.
+    unanswered: u8,
+    /// When the last one of them was sent.
+    asked: Instant,
+    /// When its table was requested.
+    requested: Option<Instant>,
+}
+
+/// What another node holds.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    boot: Option<u64>,
+    /// The boot before.
+    former: Option<u64>,
+    version: Option<u64>,
+    pub(super) claims: BTreeMap<IpAddr, u64>,
+    digest: u64,
+}
+
+/// Whether a node is judged to be gone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Silence {
+    Not,
+    /// Some of its addresses are probed.
+    Probed {
+        addresses: Vec<IpAddr>,
+        sent: u8,
+        next: Instant,
+    },
+    Gone,
+}
+
+/// The kernel gate of another node.
+#[derive(Debug, Default)]
+struct Gate {
+    /// The age of its agent's stamp.
+    age: Duration,
+    closed: Option<Instant>,
+    /// It has been closed for long enough.
+    is_void: bool,
+}
+
+impl Table {
+    /// Whether a boot is one before the present one.
+    pub(super) fn is_former(&self, boot: u64) -> bool {
+        self.former == Some(boot)
+    }
+
+    /// Whether a table is not older than what is known.
+    pub(super) fn accepts(&self, boot: u64, version: u64) -> bool {
+        !self.is_former(boot)
+            && (self.boot != Some(boot) || self.version.is_none_or(|known| known <= version))
+    }
+
+    /// Follows the boot of the node. Returns what it held before.
+    pub(super) fn boot(&mut self, boot: u64) -> Vec<IpAddr> {
+        if self.boot == Some(boot) {
+            return Vec::new();
+        }
+        let former = self.boot;
+        let claims = std::mem::replace(self, Self { boot: Some(boot), former, ..Self::default() }).claims;
+        claims.into_keys().collect()
+    }
+
+    /// Returns what is different in the new table: the epochs, `None` for what is not in it.
+    pub(super) fn replace(&mut self, version: u64, bids: Vec<(IpAddr, u64)>) -> Vec<(IpAddr, Option<u64>)> {
+        let new: BTreeMap<IpAddr, u64> = bids.into_iter().collect();
+        let old = std::mem::take(&mut self.claims);
+        let gone = old.keys().filter(|address| !new.contains_key(address)).map(|address| (*address, None));
+        let changed = new.iter().filter(|(address, epoch)| old.get(address) != Some(epoch));
+        let changes = gone.chain(changed.map(|(address, epoch)| (*address, Some(*epoch)))).collect();
+        self.digest = new.iter().fold(0, |sum, (address, epoch)| digest(address, *epoch).wrapping_add(sum));
+        (self.version, self.claims) = (Some(version), new);
+        changes
+    }
+}
+
+impl Peer {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            table: Table::default(),
+            link: None,
+            silence: Silence::Not,
+            gate: Gate::default(),
+            answered: None,
+            last: now,
+            unanswered: 0,
+            asked: now,
+            requested: None,
+        }
+    }
+
+    /// Whether something came from it lately.
+    pub(super) fn is_alive(&self, now: Instant) -> bool {
+        self.silence != Silence::Gone && now.saturating_duration_since(self.last) < ALIVE
+    }
+
+    /// Whether its agent would bid.
+    pub(super) fn may_bid(&self, now: Instant) -> bool {
+        self.is_alive(now) && self.gate.age < TURN
+    }
+
+    /// Whether what it holds may be bid for.
+    pub(super) fn is_void(&self) -> bool {
+        self.silence == Silence::Gone || self.gate.is_void
+    }
+
+    /// When the heartbeat was sent whose answer shows that its table is the one that is known here.
+    pub(super) fn confirmed(&self) -> Option<Instant> {
+        self.answered.filter(|(_, digest)| *digest == self.table.digest).map(|(asked, _)| asked)
+    }
+
+    /// A heartbeat is sent.
+    pub(super) fn asked(&mut self, now: Instant) {
+        if self.silence == Silence::Not {
+            self.unanswered = self.unanswered.saturating_add(1);
+            self.asked = now;
+        }
+    }
+
+    pub(super) fn answered(&mut self, answer: &Answer, asked: Instant, grace: Duration, now: Instant) {
+        self.link = Some(answer.link);
+        if self.answered.is_none_or(|(last, _)| last <= asked) {
+            self.answered = Some((asked, answer.digest));
+            self.gate.age = answer.stamp_age;
+            if grace.is_zero() || answer.stamp_age <= grace {
+                (self.gate.closed, self.gate.is_void) = (None, false);
+            } else {
+                self.gate.closed.get_or_insert(now);
+            }
+        }
+        self.lives(now);
+    }
+
+    /// A table came. Only one that is new, or was requested, shows that the node lives.
+    pub(super) fn sent_table(&mut self, version: u64, now: Instant) {
+        let is_requested = self.requested.is_some_and(|time| now < time + REPEAT);
+        if is_requested || self.table.version.is_none_or(|known| known < version) {
+            self.lives(now);
+            // Its agent lives too.
+            self.gate = Gate::default();
+        }
+    }
+
+    fn lives(&mut self, now: Instant) {
+        (self.last, self.unanswered, self.silence) = (now, 0, Silence::Not);
+    }
+
+    /// An address of it is answered for, though it does not answer heartbeats.
+    pub(super) fn veto(&mut self) {
+        (self.unanswered, self.silence) = (0, Silence::Not);
+    }
+
+    /// Observes it from now on. Returns whether it was void.
+    pub(super) fn restart(&mut self, last_turn: Option<Instant>, now: Instant) -> bool {
+        let was_void = self.is_void();
+        if last_turn.is_some_and(|last| self.is_alive(last)) {
+            self.last = now;
+        }
+        self.veto();
+        (self.gate.closed, self.gate.is_void) = (None, false);
+        was_void
+    }
+
+    /// Whether it is to be probed now.
+    pub(super) fn is_suspect(&self, now: Instant) -> bool {
+        self.silence == Silence::Not && self.unanswered >= UNANSWERED && now >= self.asked + PROBE
+    }
+
+    /// It is gone, and nobody answers for its addresses.
+    pub(super) fn is_gone(&mut self) {
+        (self.silence, self.gate) = (Silence::Gone, Gate::default());
+    }
+
+    /// Whether its gate has been closed for long enough since the last call.
+    pub(super) fn closes(&mut self, now: Instant) -> bool {
+        let is_closed = self.gate.closed.is_some_and(|since| now >= since + CLOSED);
+        let closes = is_closed && !self.gate.is_void && self.is_alive(now);
+        self.gate.is_void |= closes;
+        closes
+    }
+
+    /// Whether its table is requested now.
+    pub(super) fn requests(&mut self, now: Instant) -> bool {
+        let is_unknown = self.answered.is_some() && self.confirmed().is_none() && self.is_alive(now);
+        let requests = is_unknown && self.requested.is_none_or(|last| now >= last + REPEAT);
+        if requests {
+            self.requested = Some(now);
+        }
+        requests
+    }
+
+    /// When something about it is due, besides heartbeats.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match &self.silence {
+            Silence::Probed { next, .. } => Some(*next),
+            Silence::Not if self.unanswered >= UNANSWERED => Some(self.asked + PROBE),
+            _ => None,
+        }
+    }
+}

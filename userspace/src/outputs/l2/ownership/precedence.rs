@@ -1,0 +1,30 @@
+use std::net::IpAddr;
+
+use common::decide::maglev::mix;
+
+use super::NodeId;
+
+/// Returns the bits of an address.
+fn bits(address: &IpAddr) -> u64 {
+    let whole = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    mix((whole >> 64) as u64 ^ mix(whole as u64))
+}
+
+/// Returns the weight of a node for an address (rendezvous hashing): the candidate with the highest comes first. It is the same
+/// whichever other candidates there are.
+pub(super) fn weight(address: &IpAddr, node: NodeId) -> (u64, NodeId) {
+    (mix(bits(address) ^ mix(node)), node)
+}
+
+/// Returns by what the highest claim is found.
+pub(super) fn claim_order(address: &IpAddr, node: NodeId, epoch: u64) -> (u64, (u64, NodeId)) {
+    (epoch, weight(address, node))
+}
+
+/// Returns the part of a bid in the digest of a table, which is the sum of all.
+pub(super) fn digest(address: &IpAddr, epoch: u64) -> u64 {
+    mix(bits(address).wrapping_add(mix(epoch ^ 0x5653_4231)))
+}
