@@ -1,10 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::NodeId;
 use super::precedence::digest;
+
+/// What was opened within this time before the device was found to be cut off is doubted.
+const DOUBTED: Duration = Duration::from_secs(1);
 
 /// What this node holds, and what it knows of others' claims. Sums and indices keep a turn cheap, however many addresses there are.
 #[derive(Debug, Default)]
@@ -14,6 +17,8 @@ pub(super) struct Addresses {
     /// Bids that are not opened yet, by the time at which they are.
     opens: BTreeSet<(Instant, IpAddr)>,
     digest: u64,
+    /// The number of bids that are doubted.
+    doubted: usize,
     /// The number of addresses for which this node is a candidate.
     concerned: usize,
 }
@@ -36,6 +41,8 @@ struct Entry {
 pub(super) struct Held {
     pub(super) epoch: u64,
     pub(super) since: HeldSince,
+    /// It was bid for while this node was cut off: it is answered for, but not in the table.
+    pub(super) is_doubted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +143,52 @@ impl Addresses {
     }
 
     /// Returns the own table.
+    pub(super) fn table(&self) -> impl Iterator<Item = (IpAddr, u64)> {
+        let held = self.held.iter().filter(|(_, held)| !held.is_doubted);
+        held.map(|(address, held)| (*address, held.epoch))
+    }
+
+    /// Doubts what was opened within the last second: nothing has been received since then. Returns whether there is any.
+    pub(super) fn doubt(&mut self, now: Instant) -> bool {
+        let mut is_any = false;
+        for (address, held) in &mut self.held {
+            let is_new = matches!(held.since, HeldSince::Open(since) if now < since + DOUBTED);
+            if is_new
+                && !held.is_doubted
+                && self.entries.get(address).is_some_and(|entry| !entry.claims.is_empty())
+            {
+                (held.is_doubted, is_any) = (true, true);
+                self.digest = self.digest.wrapping_sub(digest(address, held.epoch));
+            }
+        }
+        self.doubted = self.held.values().filter(|held| held.is_doubted).count();
+        is_any
+    }
+
+    pub(super) fn has_doubts(&self) -> bool {
+        self.doubted > 0
+    }
+
+    /// Returns what is doubted and in the table of this node.
+    pub(super) fn doubted_of(&self, node: NodeId) -> impl Iterator<Item = IpAddr> {
+        let doubted = self.held.iter().filter(|(_, held)| held.is_doubted).map(|(address, _)| *address);
+        doubted.filter(move |address| self.claims(address).iter().any(|(other, _)| *other == node))
+    }
+
+    /// Takes what is doubted into the table after all. Returns whether there is any.
+    pub(super) fn trust(&mut self) -> bool {
+        if self.doubted == 0 {
+            return false;
+        }
+        for (address, held) in self.held.iter_mut().filter(|(_, held)| held.is_doubted) {
+            held.is_doubted = false;
+            self.digest = self.digest.wrapping_add(digest(address, held.epoch));
+        }
+        self.doubted = 0;
+        true
+    }
+
+    /// Returns all that this node holds.
     pub(super) fn held(&self) -> impl Iterator<Item = (IpAddr, &Held)> {
         self.held.iter().map(|(address, held)| (*address, held))
     }
@@ -162,7 +215,11 @@ impl Addresses {
 
     pub(super) fn let_go(&mut self, address: &IpAddr) -> Option<Held> {
         let held = self.held.remove(address)?;
-        self.digest = self.digest.wrapping_sub(digest(address, held.epoch));
+        if held.is_doubted {
+            self.doubted -= 1;
+        } else {
+            self.digest = self.digest.wrapping_sub(digest(address, held.epoch));
+        }
         if let HeldSince::Settles(time) = held.since {
             self.opens.remove(&(time, *address));
         }

@@ -141,6 +141,9 @@ impl Segment {
         if self.is_isolated || now < self.heartbeats.listens_until() {
             return;
         }
+        if self.addresses.trust() {
+            self.outgoing.is_changed = true;
+        }
         let living: Vec<Living> = self.living(now).collect();
         while let Some(address) = self.pursuits.take(now) {
             match self.step(&address, &living, now) {
@@ -157,7 +160,10 @@ impl Segment {
                 Step::Bid => {
                     self.pursuits.end(&address);
                     let epoch = self.addresses.next_epoch(&address);
-                    self.hold(address, Held { epoch, since: HeldSince::Settles(now + SETTLE) });
+                    self.hold(
+                        address,
+                        Held { epoch, since: HeldSince::Settles(now + SETTLE), is_doubted: false },
+                    );
                 }
             }
         }

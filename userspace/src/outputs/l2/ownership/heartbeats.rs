@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use common::decide::maglev::mix;
 
 use super::peers::Peer;
-use super::{ALIVE, BEAT, LATE, LISTEN, NodeId, SURE};
+use super::{ALIVE, BEAT, LATE, LISTEN, NodeId, PROBE, SURE};
 
 /// How many heartbeats are remembered.
 const REMEMBERED: usize = 16;
@@ -47,7 +47,8 @@ impl Heartbeats {
 
     pub(super) fn next(&self) -> Option<Instant> {
         let extra = self.is_urgent.then(|| self.sent.back().map(|(_, sent)| *sent + EXTRA)).flatten();
-        self.next.map(|next| extra.map_or(next, |extra| extra.min(next)))
+        let next = self.next?;
+        Some(extra.map_or(next, |extra| extra.min(next)))
     }
 
     pub(super) fn last_turn(&self) -> Option<Instant> {
@@ -60,6 +61,11 @@ impl Heartbeats {
 
     pub(super) fn is_sure(&self) -> bool {
         self.unsure.is_none()
+    }
+
+    /// When it may be sure.
+    pub(super) fn sure(&self, last_turn: Instant) -> Option<Instant> {
+        self.unsure.map(|since| since + PROBE).filter(|time| *time > last_turn)
     }
 
     /// Listens for a while before the next bid.
@@ -135,7 +141,7 @@ impl Heartbeats {
         self.last_turn = Some(now);
         let Some(since) = self.unsure else { return };
         let mut alive = peers.values().filter(|peer| peer.is_alive(now)).peekable();
-        let is_known = now >= since + BEAT
+        let is_known = now >= since + PROBE
             && alive.peek().is_some()
             && alive.all(|peer| peer.confirmed().is_some_and(|asked| asked >= since));
         if is_known || now >= since + SURE {

@@ -14,6 +14,10 @@ mod heartbeats;
 mod peers;
 /// What is known of an address.
 mod addresses;
+/// What another node's table changes.
+mod claims;
+/// What the next turn carries out.
+mod outgoing;
 /// From a peer that fell silent to its addresses.
 mod suspicion;
 /// From an address that nobody holds to a bid.
@@ -29,8 +33,8 @@ use std::time::{Duration, Instant};
 use addresses::{Addresses, Held, HeldSince};
 use bidding::{Cause, Pursuits};
 use heartbeats::Heartbeats;
+use outgoing::Outgoing;
 use peers::Peer;
-use precedence::claim_order;
 
 /// A member of the cluster, as frames name it.
 pub(in crate::outputs::l2) type NodeId = u64;
@@ -151,20 +155,6 @@ pub(in crate::outputs::l2) struct Segment {
     is_released: bool,
 }
 
-/// What the next turn carries out.
-#[derive(Debug)]
-struct Outgoing {
-    closes: BTreeSet<IpAddr>,
-    /// What is open and is announced again.
-    opens: BTreeSet<IpAddr>,
-    /// The version of the table that was sent last.
-    version: u64,
-    is_changed: bool,
-    /// When the unchanged table is sent again.
-    repeat: Option<Instant>,
-    repeated: Option<Instant>,
-}
-
 impl Segment {
     /// A segment about which nothing is known. `seed` makes nonces that nobody guesses; `version` is higher than that of all tables
     /// that this node has sent since it booted (nanoseconds of the monotonic clock are).
@@ -183,14 +173,7 @@ impl Segment {
             members: BTreeSet::new(),
             addresses: Addresses::default(),
             pursuits: Pursuits::default(),
-            outgoing: Outgoing {
-                closes: BTreeSet::new(),
-                opens: BTreeSet::new(),
-                version,
-                is_changed: true,
-                repeat: None,
-                repeated: None,
-            },
+            outgoing: Outgoing::new(version),
             is_isolated: false,
             is_released: false,
         }
@@ -203,7 +186,7 @@ impl Segment {
 
     /// What the maps held when the agent started: held on, until a higher claim is known.
     pub(in crate::outputs::l2) fn adopt(&mut self, address: IpAddr, epoch: u64, now: Instant) {
-        self.hold(address, Held { epoch, since: HeldSince::Open(now) });
+        self.hold(address, Held { epoch, since: HeldSince::Open(now), is_doubted: false });
     }
 
     /// For each address that is served here, which nodes may announce it on this segment (the own one included or not).
@@ -248,6 +231,7 @@ impl Segment {
         if is_revived {
             self.revive(answer.from);
         }
+        self.yield_to(answer.from);
     }
 
     /// The whole table of another node.
@@ -285,8 +269,8 @@ impl Segment {
 
     /// Another node asks for the own table.
     pub(in crate::outputs::l2) fn resend(&mut self, from: NodeId, now: Instant) {
-        if from != self.own {
-            self.repeat(REPEAT, now);
+        if from != self.own && !self.outgoing.has_crossed(now) {
+            self.outgoing.repeat(REPEAT, now);
         }
     }
 
@@ -296,18 +280,22 @@ impl Segment {
             self.is_isolated = is_isolated;
             self.heartbeats.listen(now);
             self.restart(now);
+            if is_isolated && self.addresses.doubt(now) {
+                self.outgoing.is_changed = true;
+            }
         }
     }
 
     /// Gives up everything, for good: the node leaves.
-    pub(in crate::outputs::l2) fn release(&mut self, _now: Instant) {
+    pub(in crate::outputs::l2) fn release(&mut self) {
         self.is_released = true;
         self.pursuits = Pursuits::default();
         let all: Vec<IpAddr> = self.addresses.held().map(|(address, _)| address).collect();
         all.into_iter().for_each(|address| self.let_go(address));
     }
 
-    /// Does what is due. Frames that have arrived are handed over before.
+    /// Does what is due: to be called at [`Self::due`], and after each call of another function. All frames that have arrived are
+    /// handed over before.
     pub(in crate::outputs::l2) fn turn(&mut self, now: Instant) -> Vec<Action> {
         let (mut probes, mut frames) = (Vec::new(), Vec::new());
         if self.heartbeats.is_late(now, self.rules.grace) {
@@ -322,8 +310,12 @@ impl Segment {
             self.heartbeats.pause();
         }
         self.heartbeats.turned(now, &self.peers);
-        self.request(now, &mut frames);
-        self.publish(now, &mut frames);
+        let request =
+            |(node, peer): (&NodeId, &mut Peer)| peer.requests(now).then_some(Frame::Resend { to: *node });
+        frames.extend(self.peers.iter_mut().filter_map(request));
+        if let Some(version) = self.outgoing.publishes(now) {
+            frames.push(Frame::Bids { version, bids: self.addresses.table().collect() });
+        }
         let closes = std::mem::take(&mut self.outgoing.closes).into_iter().map(Action::Close);
         let opens = std::mem::take(&mut self.outgoing.opens).into_iter();
         let opens = opens.filter_map(|address| {
@@ -334,17 +326,16 @@ impl Segment {
         closes.chain(opens).chain(probes).chain(frames.into_iter().map(Action::Send)).collect()
     }
 
-    /// When to call [`Self::turn`] next. Each call of another function may change it.
+    /// When to call [`Self::turn`] next, at the latest.
     pub(in crate::outputs::l2) fn due(&self) -> Instant {
         let Some(turned) = self.heartbeats.last_turn() else { return self.heartbeats.start() };
-        let outgoing = &self.outgoing;
-        if outgoing.is_changed || !outgoing.closes.is_empty() || !outgoing.opens.is_empty() {
+        if self.outgoing.is_due() {
             return turned;
         }
-        let peers = self.peers.values().filter_map(Peer::due);
+        let peers = self.peers.values().filter_map(Peer::due).filter(|_| self.heartbeats.next().is_some());
         let bids = self.pursuits.due().filter(|_| !self.is_isolated);
         let bids = bids.map(|due| due.max(self.heartbeats.listens_until()));
-        let times = [self.heartbeats.next(), outgoing.repeat, bids];
+        let times = [self.heartbeats.next(), self.outgoing.next_repeat(), bids, self.heartbeats.sure(turned)];
         let times = times.into_iter().flatten().chain(peers).chain(self.addresses.opens());
         times.min().unwrap_or(turned + IDLE)
     }
@@ -362,7 +353,7 @@ impl Segment {
 
     /// Who announces an address.
     pub(in crate::outputs::l2) fn standing(&self, address: &IpAddr) -> Standing {
-        if let Some(Held { epoch, since: HeldSince::Open(since) }) = self.addresses.held_at(address) {
+        if let Some(Held { epoch, since: HeldSince::Open(since), .. }) = self.addresses.held_at(address) {
             return Standing::Here { epoch: *epoch, since: *since };
         }
         if let Some((node, epoch)) = self.holder(address) {
@@ -384,106 +375,5 @@ impl Segment {
         } else {
             "the others are asked, and candidates that come first may bid before"
         }
-    }
-
-    /// Returns who holds an address: the highest claim of those that count.
-    fn holder(&self, address: &IpAddr) -> Option<(NodeId, u64)> {
-        let counts = |node: &NodeId| self.peers.get(node).is_some_and(|peer| !peer.is_void());
-        let claims = self.addresses.claims(address).iter().filter(|(node, _)| counts(node));
-        claims.copied().max_by_key(|(node, epoch)| claim_order(address, *node, *epoch))
-    }
-
-    /// Another node holds an address.
-    fn claim(&mut self, address: IpAddr, from: NodeId, epoch: u64, now: Instant) {
-        let own = self.own;
-        self.addresses.claim(address, from, epoch);
-        self.pursuits.end(&address);
-        let Some(held) = self.addresses.held_at(&address) else { return };
-        if claim_order(&address, from, epoch) > claim_order(&address, own, held.epoch) {
-            self.let_go(address);
-        } else {
-            if held.is_open() {
-                self.outgoing.opens.insert(address);
-            }
-            self.repeat(CONTEST, now);
-        }
-    }
-
-    /// Another node does not hold an address any more: `is_said` by a table of its own, or it lost its memory.
-    fn unclaim(&mut self, address: IpAddr, from: NodeId, is_said: bool, now: Instant) {
-        self.addresses.unclaim(address, from);
-        match self.addresses.held_at(&address) {
-            // It answered for it until now, or did so until it was cut off.
-            Some(held) if is_said && held.is_open() => _ = self.outgoing.opens.insert(address),
-            Some(_) => {}
-            None => self.pursue(address, Cause::Released { by: from }, now),
-        }
-        self.addresses.tidy(&address);
-    }
-
-    /// Adds to the own table.
-    fn hold(&mut self, address: IpAddr, held: Held) {
-        self.addresses.hold(address, held);
-        self.outgoing.is_changed = true;
-    }
-
-    /// Removes from the own table.
-    fn let_go(&mut self, address: IpAddr) {
-        let Some(held) = self.addresses.let_go(&address) else { return };
-        self.outgoing.is_changed = true;
-        if held.is_open() {
-            self.outgoing.closes.insert(address);
-        }
-    }
-
-    /// What was seen before says nothing about those who are silent now: everything is observed again from here on.
-    fn restart(&mut self, now: Instant) {
-        let last_turn = self.heartbeats.last_turn();
-        let mut revived = Vec::new();
-        for (node, peer) in &mut self.peers {
-            if peer.restart(last_turn, now) {
-                revived.push(*node);
-            }
-        }
-        revived.into_iter().for_each(|node| self.revive(node));
-        self.pursuits.restart(now);
-        let unsettled: Vec<IpAddr> = self.addresses.unsettled().collect();
-        for address in unsettled {
-            self.let_go(address);
-            self.pursue(address, Cause::Free, now);
-        }
-    }
-
-    /// Sends the unchanged table again, unless that was done within this time.
-    fn repeat(&mut self, least: Duration, now: Instant) {
-        let outgoing = &mut self.outgoing;
-        let earliest = outgoing.repeated.map_or(now, |last| now.max(last + least));
-        outgoing.repeat = Some(outgoing.repeat.map_or(earliest, |time| time.min(earliest)));
-    }
-
-    fn request(&mut self, now: Instant, frames: &mut Vec<Frame>) {
-        for (node, peer) in &mut self.peers {
-            if peer.requests(now) {
-                frames.push(Frame::Resend { to: *node });
-            }
-        }
-    }
-
-    /// Sends the own table: if it changed, or again.
-    fn publish(&mut self, now: Instant, frames: &mut Vec<Frame>) {
-        let outgoing = &mut self.outgoing;
-        let is_repeated = outgoing.repeat.is_some_and(|time| time <= now);
-        if !outgoing.is_changed && !is_repeated {
-            return;
-        }
-        if outgoing.is_changed {
-            outgoing.version += 1;
-        }
-        if is_repeated {
-            (outgoing.repeat, outgoing.repeated) = (None, Some(now));
-        }
-        outgoing.is_changed = false;
-        let bids = self.addresses.held().map(|(address, held)| (address, held.epoch)).collect();
-        frames.push(Frame::Bids { version: outgoing.version, bids });
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Peer {
     asked: Instant,
     /// When its table was requested.
     requested: Option<Instant>,
+    /// When a table came.
+    received: Option<Instant>,
 }
 
 /// What another node holds.
@@ -105,6 +107,7 @@ impl Peer {
             unanswered: 0,
             asked: now,
             requested: None,
+            received: None,
         }
     }
 
@@ -152,6 +155,7 @@ impl Peer {
 
     /// A table came. Only one that is new, or was requested, shows that the node lives.
     pub(super) fn sent_table(&mut self, version: u64, now: Instant) {
+        self.received = Some(now);
         let is_requested = self.requested.is_some_and(|time| now < time + REPEAT);
         if is_requested || self.table.version.is_none_or(|known| known < version) {
             self.lives(now);
@@ -200,7 +204,11 @@ impl Peer {
 
     /// Whether its table is requested now.
     pub(super) fn requests(&mut self, now: Instant) -> bool {
-        let is_unknown = self.answered.is_some() && self.confirmed().is_none() && self.is_alive(now);
+        // An answer from before the table came says nothing about it.
+        let is_later = |(asked, _): &(Instant, u64)| self.received.is_none_or(|received| *asked > received);
+        let is_unknown =
+            self.answered.is_some_and(|answered| is_later(&answered) && self.confirmed().is_none());
+        let is_unknown = is_unknown && self.is_alive(now);
         let requests = is_unknown && self.requested.is_none_or(|last| now >= last + REPEAT);
         if requests {
             self.requested = Some(now);

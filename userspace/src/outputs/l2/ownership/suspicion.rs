@@ -101,4 +101,12 @@ impl Segment {
             }
         }
     }
+
+    /// A node is received: what it holds, and this node took while it was cut off, is its own.
+    pub(super) fn yield_to(&mut self, node: NodeId) {
+        if self.addresses.has_doubts() {
+            let its: Vec<IpAddr> = self.addresses.doubted_of(node).collect();
+            its.into_iter().for_each(|address| self.let_go(address));
+        }
+    }
 }

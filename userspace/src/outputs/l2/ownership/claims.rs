@@ -1,0 +1,77 @@
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::addresses::Held;
+use super::bidding::Cause;
+use super::precedence::claim_order;
+use super::{CONTEST, NodeId, Segment};
+
+impl Segment {
+    /// Returns who holds an address: the highest claim of those that count.
+    pub(super) fn holder(&self, address: &IpAddr) -> Option<(NodeId, u64)> {
+        let counts = |node: &NodeId| self.peers.get(node).is_some_and(|peer| !peer.is_void());
+        let claims = self.addresses.claims(address).iter().filter(|(node, _)| counts(node));
+        claims.copied().max_by_key(|(node, epoch)| claim_order(address, *node, *epoch))
+    }
+
+    /// Another node holds an address.
+    pub(super) fn claim(&mut self, address: IpAddr, from: NodeId, epoch: u64, now: Instant) {
+        let own = self.own;
+        self.addresses.claim(address, from, epoch);
+        self.pursuits.end(&address);
+        let Some(held) = self.addresses.held_at(&address) else { return };
+        if held.is_doubted || claim_order(&address, from, epoch) > claim_order(&address, own, held.epoch) {
+            self.let_go(address);
+        } else {
+            if held.is_open() {
+                self.outgoing.opens.insert(address);
+            }
+            self.outgoing.repeat(CONTEST, now);
+        }
+    }
+
+    /// Another node does not hold an address any more: `is_said` by a table of its own, or it lost its memory.
+    pub(super) fn unclaim(&mut self, address: IpAddr, from: NodeId, is_said: bool, now: Instant) {
+        self.addresses.unclaim(address, from);
+        match self.addresses.held_at(&address) {
+            // It answered for it until now, or did so until it was cut off.
+            Some(held) if is_said && held.is_open() => _ = self.outgoing.opens.insert(address),
+            Some(_) => {}
+            None => self.pursue(address, Cause::Released { by: from }, now),
+        }
+        self.addresses.tidy(&address);
+    }
+
+    /// Adds to the own table.
+    pub(super) fn hold(&mut self, address: IpAddr, held: Held) {
+        self.addresses.hold(address, held);
+        self.outgoing.is_changed = true;
+    }
+
+    /// Removes from the own table.
+    pub(super) fn let_go(&mut self, address: IpAddr) {
+        let Some(held) = self.addresses.let_go(&address) else { return };
+        self.outgoing.is_changed = true;
+        if held.is_open() {
+            self.outgoing.closes.insert(address);
+        }
+    }
+
+    /// What was seen before says nothing about those who are silent now: everything is observed again from here on.
+    pub(super) fn restart(&mut self, now: Instant) {
+        let last_turn = self.heartbeats.last_turn();
+        let mut revived = Vec::new();
+        for (node, peer) in &mut self.peers {
+            if peer.restart(last_turn, now) {
+                revived.push(*node);
+            }
+        }
+        revived.into_iter().for_each(|node| self.revive(node));
+        self.pursuits.restart(now);
+        let unsettled: Vec<IpAddr> = self.addresses.unsettled().collect();
+        for address in unsettled {
+            self.let_go(address);
+            self.pursue(address, Cause::Free, now);
+        }
+    }
+}
