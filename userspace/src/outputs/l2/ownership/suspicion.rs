@@ -35,7 +35,7 @@ impl Segment {
         if !is_member && self.holder(&address).is_none() {
             self.addresses.set_conflict(&address, Some(link));
         }
-        // A member answers for it though its table does not say so: a newer one is on its way.
+        // A member answers for it though its table does not say so: a newer one follows.
         let again = now + if is_member { super::REPEAT } else { AGAIN };
         if self.addresses.held_at(&address).is_some() {
             self.let_go(address);

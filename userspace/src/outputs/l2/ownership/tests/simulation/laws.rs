@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::world::World;
+use super::lan::Lan;
 
 /// One heartbeat, its answer, a request for a table, the table, and their delays.
 const EXCUSED: Duration = Duration::from_millis(130);
@@ -31,55 +31,55 @@ impl Laws {
 
 /// Law 1: two nodes answer for one address only while they are cut off from each other, and a heartbeat after that or after the
 /// return of one of them.
-pub(super) fn check(world: &mut World) {
-    let now = world.now;
-    let count = world.nodes.len();
+pub(super) fn check(lan: &mut Lan) {
+    let now = lan.now;
+    let count = lan.nodes.len();
     for a in 0..count {
         for b in 0..a {
-            let is_whole = world.network.is_whole(a, b) && world.nodes[a].is_on && world.nodes[b].is_on;
-            let since = &mut world.laws.whole[a][b];
+            let is_whole = lan.network.is_whole(a, b) && lan.nodes[a].is_on && lan.nodes[b].is_on;
+            let since = &mut lan.laws.whole[a][b];
             *since = if is_whole { Some(since.unwrap_or(now)) } else { None };
         }
     }
     let addresses: BTreeSet<IpAddr> =
-        world.nodes.iter().flat_map(|node| node.kernel.announced.keys().copied()).collect();
+        lan.nodes.iter().flat_map(|node| node.kernel.announced.keys().copied()).collect();
     let mut doubles = BTreeMap::new();
     for address in addresses {
-        let answering = world.answering(&address);
+        let answering = lan.answering(&address);
         for (index, a) in answering.iter().enumerate() {
             for b in &answering[..index] {
-                let since = world.laws.doubles.get(&(address, *a, *b)).copied().unwrap_or(now);
+                let since = lan.laws.doubles.get(&(address, *a, *b)).copied().unwrap_or(now);
                 doubles.insert((address, *a, *b), since);
-                world.laws.double = world.laws.double.max(now - since);
-                let Some(whole) = world.laws.whole[*a][*b] else { continue };
-                let returned = world.nodes[*a].returned.max(world.nodes[*b].returned);
-                let has_loss = world.network.loss > 0;
+                lan.laws.double = lan.laws.double.max(now - since);
+                let Some(whole) = lan.laws.whole[*a][*b] else { continue };
+                let returned = lan.nodes[*a].returned.max(lan.nodes[*b].returned);
+                let has_loss = lan.network.loss > 0;
                 let excuse = whole.max(returned);
                 let is_excused = match has_loss {
                     true => now <= excuse.max(since) + EXCUSED_WITH_LOSS,
-                    false => now <= excuse + EXCUSED + 5 * world.network.delay.1 && excuse > Duration::ZERO,
+                    false => now <= excuse + EXCUSED + 5 * lan.network.delay.1 && excuse > Duration::ZERO,
                 };
                 if !is_excused {
                     let text = format!(
                         "{a} and {b} answer for {address} since {since:?}, now {now:?}, excuse {excuse:?}"
                     );
-                    world.laws.breach.get_or_insert(text);
+                    lan.laws.breach.get_or_insert(text);
                 }
             }
         }
     }
-    world.laws.doubles = doubles;
+    lan.laws.doubles = doubles;
 }
 
 /// Law 2: exactly one node answers for each address that has a candidate, and none for the rest. All nodes want the same.
-pub(super) fn settled(world: &World) -> Result<(), String> {
-    let wanted = &world.nodes[0].wanted;
-    let announced = world.nodes.iter().flat_map(|node| node.kernel.announced.keys());
+pub(super) fn settled(lan: &Lan) -> Result<(), String> {
+    let wanted = &lan.nodes[0].wanted;
+    let announced = lan.nodes.iter().flat_map(|node| node.kernel.announced.keys());
     let addresses: BTreeSet<&IpAddr> = wanted.keys().chain(announced).collect();
     for address in addresses {
-        let answering = world.answering(address);
+        let answering = lan.answering(address);
         let candidates = wanted.get(address).map(|nodes| nodes.to_vec()).unwrap_or_default();
-        let is_candidate = |node: &usize| candidates.contains(&world.nodes[*node].id);
+        let is_candidate = |node: &usize| candidates.contains(&lan.nodes[*node].id);
         let expected = usize::from(!candidates.is_empty());
         if answering.len() != expected || !answering.iter().all(is_candidate) {
             return Err(format!("{address}: {answering:?} answer, {expected} should"));

@@ -8,7 +8,7 @@ mod network;
 /// A node: its kernel and its agent.
 mod node;
 /// The nodes, the network, and time.
-mod world;
+mod lan;
 /// What must be true at every moment.
 mod laws;
 /// Histories by chance.

@@ -20,7 +20,7 @@ pub(super) enum Event {
 
 /// Nodes on a segment.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct Lan {
     base: Instant,
     pub(super) now: Duration,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
@@ -37,7 +37,7 @@ pub(super) struct World {
     pub(super) log: Vec<String>,
 }
 
-impl World {
+impl Lan {
     /// Nodes that are on, without agents.
     pub(super) fn new(seed: u64, nodes: usize, grace: Duration) -> Self {
         let mut dice = Dice(seed);
