@@ -1,6 +1,7 @@
 //! Writes of Claims that are in flight, that failed, or of which the API server took out a part: when each may be written again. Pure.
 
 use super::claim_store::ClaimOutcome;
+use super::lanes::{Bounds, Group};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ const NEWER_WAIT: Duration = Duration::from_secs(5);
 /// Wait after the first failure; doubles up to [`FAILURE_WAIT_MAX`].
 pub(super) const FAILURE_WAIT: Duration = Duration::from_secs(1);
 pub(super) const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
-/// The most writes in flight.
-pub(super) const FLIGHTS: usize = 16;
+/// Writes in flight. A webhook may hang for some names only, so each is alone in its lane: those that take long share a few.
+pub(super) const LANES: Bounds = Bounds { own: 16, of_namespace: 1, slow: 8, alone: Some(16), all: 96 };
 
 /// When a Claim may be written.
 pub(super) enum When {
@@ -23,11 +24,11 @@ pub(super) enum When {
 }
 
 /// The state of all writes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ClaimFlights {
     /// Those whose last write is in flight, was not reported, or failed.
     pending: BTreeMap<String, Pending>,
-    in_flight: usize,
+    lanes: Group<String>,
     /// Those of which the API server keeps only a part. To write them again would change nothing, so only the first is, from time to
     /// time.
     pruned: BTreeSet<String>,
@@ -46,15 +47,63 @@ struct Pending {
     not_before: Option<Instant>,
 }
 
+impl Default for ClaimFlights {
+    fn default() -> Self {
+        Self { pending: BTreeMap::new(), lanes: Group::new(LANES), pruned: BTreeSet::new() }
+    }
+}
+
 impl ClaimFlights {
-    /// Whether another write may begin.
+    /// Notes which writes take long by now.
+    pub(super) fn look(&mut self, now: Instant) {
+        self.lanes.look(now);
+    }
+
+    /// When another one takes long, if none ends before.
+    pub(super) fn next_slow(&self) -> Option<Instant> {
+        self.lanes.next_slow()
+    }
+
+    /// Whether the write of one that does not take long may begin.
     pub(super) fn have_room(&self) -> bool {
-        self.in_flight < FLIGHTS
+        self.lanes.has_room("", true, false)
+    }
+
+    /// Whether this one may be written before any that failed.
+    pub(super) fn may_try(&self, name: &str) -> bool {
+        self.pending.get(name).is_none_or(|pending| pending.failures == 0) && self.has_room(name)
+    }
+
+    fn has_room(&self, name: &str) -> bool {
+        self.lanes.has_room(name, true, false)
+    }
+
+    /// Returns which of those that failed may be written now: the one that has waited longest. Otherwise, when one may be.
+    pub(super) fn next_failed(
+        &self,
+        now: Instant,
+        is_due: impl Fn(&String) -> bool,
+    ) -> (Option<String>, Option<Instant>) {
+        let (mut first, mut soonest) = (None, None);
+        for (name, pending) in self.pending.iter().filter(|(_, pending)| pending.failures > 0) {
+            let when = self.when(name, now);
+            if matches!(when, When::InFlight | When::Pruned) || !is_due(name) {
+                continue;
+            }
+            match when {
+                When::At(at) => soonest = soonest.into_iter().chain([at]).min(),
+                _ if self.has_room(name) => {
+                    first = first.into_iter().chain([(pending.not_before, name)]).min();
+                }
+                _ => {}
+            }
+        }
+        (first.map(|(_, name)| name.clone()), soonest)
     }
 
     /// A write begins.
-    pub(super) fn begin(&mut self, name: &str) {
-        self.in_flight += 1;
+    pub(super) fn begin(&mut self, name: &str, now: Instant) {
+        self.lanes.take(name.to_owned(), &name.into(), now);
         self.pending.entry(name.to_owned()).or_default().is_in_flight = true;
     }
 
@@ -70,9 +119,9 @@ impl ClaimFlights {
         }
     }
 
-    /// Whether one that waits is about to be written: others may lose something to it.
+    /// Whether one that is not there yet may be soon: others may lose something to it.
     pub(super) fn is_imminent(&self, name: &str) -> bool {
-        !self.is_pruned(name) && self.pending.get(name).is_some_and(|pending| pending.failures < 2)
+        !self.is_pruned(name) && self.pending.get(name).is_none_or(|pending| pending.failures < 2)
     }
 
     /// Whether the API server keeps only a part of this one.
@@ -80,17 +129,12 @@ impl ClaimFlights {
         self.pruned.contains(name)
     }
 
-    /// Whether the last writes of this one failed.
-    pub(super) fn fails(&self, name: &str) -> bool {
-        self.is_pruned(name) || self.pending.get(name).is_some_and(|pending| pending.failures > 0)
-    }
-
-    /// Whether those of any did.
+    /// Whether the last writes of any failed.
     pub(super) fn some_fail(&self) -> bool {
         self.prunes() || self.pending.values().any(|pending| pending.failures > 0)
     }
 
-    /// Whether it does so of any.
+    /// Whether the API server keeps only a part of any.
     pub(super) fn prunes(&self) -> bool {
         !self.pruned.is_empty()
     }
@@ -145,7 +189,7 @@ impl ClaimFlights {
         is_wanted: bool,
         now: Instant,
     ) -> BTreeSet<String> {
-        self.in_flight -= 1;
+        self.lanes.give_back(&name.to_owned(), Some(now));
         let mut again = BTreeSet::new();
         let pending = self.pending.entry(name.to_owned()).or_default();
         pending.is_in_flight = false;

@@ -3,7 +3,10 @@
 //! A Claim changes only when what is asked or granted changes, so that its watchers see nothing else. One that was written is not
 //! written again before the watch has reported it, or some seconds have passed.
 
-use super::claim_flights::{ClaimFlights, When};
+/// Which one is written next.
+mod next;
+
+use super::claim_flights::ClaimFlights;
 use super::claim_mark::ClaimMark;
 use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
 use crate::model::claim::{AskedProtocol, note_address, possession};
@@ -39,6 +42,8 @@ pub(super) struct Claims {
     flights: ClaimFlights,
     /// Names of those that may differ.
     due: BTreeSet<String>,
+    /// The name of the one that was written last: those after it come first.
+    last: String,
     /// Names of those that are not written for now.
     held: BTreeSet<String>,
     /// Names of those that only lose something.
@@ -129,15 +134,17 @@ impl Claims {
         self.wanted.get(name)?.0.origin.object()
     }
 
-    /// Whether those of an object cannot be read or written.
-    pub(super) fn fail(&self, object: &ObjectRef) -> bool {
-        let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
-        self.stored.is_none() || names.iter().any(|name| self.flights.fails(name))
+    /// Whether writes of any fail.
+    pub(super) fn writes_fail(&self) -> bool {
+        self.flights.some_fail()
     }
 
-    /// Whether the mark waits for Claims that cannot be written: without it nodes take none.
-    pub(super) fn mark_fails(&self) -> bool {
-        !self.mark.is_there() && self.flights.some_fail()
+    /// Whether those of an object cannot be read or written, or wait for others that cannot: for the mark, without which nodes take none,
+    /// or for a first try. `writes_fail`: [`Claims::writes_fail`].
+    pub(super) fn fail(&self, object: &ObjectRef, writes_fail: bool) -> bool {
+        let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
+        let is_unwritten = |name: &String| !self.held.contains(name) && self.differs(name);
+        self.stored.is_none() || (writes_fail && (!self.mark.is_there() || names.iter().any(is_unwritten)))
     }
 
     /// Whether an object was granted anything.
@@ -262,122 +269,6 @@ impl Claims {
         self.held.clear();
     }
 
-    /// Returns the next write. Otherwise, when to ask again; `None`: when something changes.
-    pub(super) fn next(&mut self, now: Instant) -> Result<(String, ClaimWrite), Option<Instant>> {
-        if self.stored.is_none() || !self.is_settled || !self.flights.have_room() {
-            return Err(None);
-        }
-        self.mark.look(now);
-        let (mut soonest, mut waits) = (None, false);
-        let mut found = self.next_due(now, &mut soonest, &mut waits);
-        if !waits {
-            found = found.or_else(|| self.next_loss(now, &mut soonest));
-        }
-        let mut unwritten = self.due.iter().chain(&self.losses);
-        let is_done = |name: &String| self.held.contains(name) || self.is_as_it_can_be(name);
-        if found.is_none() && unwritten.all(is_done) && !self.mark.is_there() {
-            // All are written but those that wait for a kind that cannot be listed: an agent that lists them now knows that.
-            match (self.flights.when(SETTLED, now), self.mark.quiet_until(now)) {
-                (When::Now, Some(at)) => soonest = Some(at),
-                (When::Now, None) => found = Some((SETTLED.to_owned(), self.mark.write())),
-                (When::At(at), _) => soonest = Some(at),
-                (When::InFlight | When::Pruned, _) => {}
-            }
-        }
-        let (name, write) = found.ok_or(soonest)?;
-        self.flights.begin(&name);
-        Ok((name, write))
-    }
-
-    /// Returns the next write by which a claim is granted something, or by which what it says besides changes. `waits`: one is not
-    /// known to be there yet, and did not fail twice.
-    fn next_due(
-        &mut self,
-        now: Instant,
-        soonest: &mut Option<Instant>,
-        waits: &mut bool,
-    ) -> Option<(String, ClaimWrite)> {
-        let (mut done, mut losses, mut found) = (Vec::new(), Vec::new(), None);
-        for name in self.due.iter().filter(|name| !self.held.contains(*name)) {
-            match (self.flights.when(name, now), self.difference(name)) {
-                (_, None) => done.push(name.clone()),
-                (When::InFlight, Some(_)) => *waits = true,
-                (When::Pruned, Some(_)) => {}
-                (When::At(at), Some(_)) => {
-                    *soonest = Some(soonest.map_or(at, |other| other.min(at)));
-                    *waits |= self.flights.is_imminent(name);
-                }
-                (When::Now, Some(write)) if self.is_loss(name, &write) => losses.push(name.clone()),
-                (When::Now, Some(write)) => {
-                    found = Some((name.clone(), write));
-                    break;
-                }
-            }
-        }
-        for name in done.iter().chain(&losses) {
-            self.due.remove(name);
-        }
-        for name in &done {
-            self.flights.settled(name);
-        }
-        self.losses.extend(losses);
-        found
-    }
-
-    /// Returns the next write by which a claim only loses something. Others are written before, so that a name which changes hands
-    /// is nobody's at no time.
-    fn next_loss(&mut self, now: Instant, soonest: &mut Option<Instant>) -> Option<(String, ClaimWrite)> {
-        let (mut done, mut found) = (Vec::new(), None);
-        for name in self.losses.iter().filter(|name| !self.held.contains(*name)) {
-            match (self.flights.when(name, now), self.difference(name)) {
-                (_, None) => done.push(name.clone()),
-                (When::InFlight | When::Pruned, Some(_)) => {}
-                (When::At(at), Some(_)) => *soonest = Some(soonest.map_or(at, |other| other.min(at))),
-                (When::Now, Some(write)) => {
-                    found = Some((name.clone(), write));
-                    break;
-                }
-            }
-        }
-        for name in done {
-            self.losses.remove(&name);
-            self.flights.settled(&name);
-        }
-        found
-    }
-
-    /// Returns the write that makes a Claim say what it should.
-    fn difference(&self, name: &str) -> Option<ClaimWrite> {
-        let stored = self.stored.as_ref().and_then(|stored| stored.get(name));
-        match (stored, self.wanted.get(name).map(|(_, spec)| spec)) {
-            (None, None) => None,
-            (None, Some(wanted)) => Some(ClaimWrite::Create(wanted.clone())),
-            (Some(stored), None) => {
-                Some(ClaimWrite::Delete { uid: stored.uid.clone(), version: stored.version.clone() })
-            }
-            (Some(stored), Some(wanted)) => (!wanted.is_same(&stored.spec)).then(|| {
-                let mut wanted = wanted.clone();
-                wanted.keep_since(&stored.spec);
-                ClaimWrite::Replace(wanted, stored.version.clone())
-            }),
-        }
-    }
-
-    /// Whether a write takes from a claim, and gives it nothing.
-    fn is_loss(&self, name: &str, write: &ClaimWrite) -> bool {
-        let stored = self.stored.as_ref().and_then(|stored| stored.get(name));
-        match (write, stored) {
-            (ClaimWrite::Delete { .. }, _) => true,
-            (ClaimWrite::Replace(wanted, _), Some(stored)) => {
-                // What a claim must comply with does not wait for others.
-                wanted.grants.len() < stored.spec.grants.len()
-                    && wanted.has_only_of(&stored.spec)
-                    && wanted.policy == stored.spec.policy
-            }
-            _ => false,
-        }
-    }
-
     /// Why Claims do not say all that they should; `None`: they do, as far as they are written.
     pub(super) fn pruned(&self) -> Option<&'static str> {
         self.flights.prunes().then_some(PRUNED)
@@ -393,13 +284,14 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::claim_flights::{FAILURE_WAIT, FAILURE_WAIT_MAX, FLIGHTS};
+    use crate::controller::claim_flights::{FAILURE_WAIT, FAILURE_WAIT_MAX, LANES};
     use crate::controller::claim_mark::QUIET;
     use crate::model::claim::{
         AddressWish, AskedProtocol, ClaimBackends, Grant, Granted, OwnAddresses, Refusal, Why, Wishes,
     };
     use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
     use crate::sources::kubernetes::api::claim::ClaimAddress;
+    use std::time::Duration;
 
     fn claim(name: &str, port: u16) -> Claim {
         let grant = Grant {
@@ -980,9 +872,159 @@ mod tests {
         while let Ok((name, _)) = claims.next(now) {
             sent.push(name);
         }
-        assert_eq!(sent.len(), FLIGHTS);
+        assert_eq!(sent.len(), LANES.own);
         claims.ended(&sent[0], ClaimOutcome::Written, now);
         let (next, _) = claims.next(now).unwrap();
         assert!(!sent.contains(&next));
+    }
+
+    /// Services of these names, which follow each other in the order of names of Claims.
+    fn services(prefix: &str, numbers: std::ops::Range<usize>) -> Vec<Claim> {
+        numbers.map(|number| claim(&format!("{prefix}{number:03}"), 443)).collect()
+    }
+
+    /// A webhook that holds writes of some names until the time limit: those that came first had all lanes, all the time.
+    #[test]
+    fn names_whose_writes_hang_delay_no_other() {
+        const LASTS: Duration = Duration::from_millis(5);
+        const HANGS: Duration = Duration::from_secs(4);
+        let mut scene = Scene::new();
+        scene.list();
+        let begun = scene.now;
+        let mut all = [services("a", 0..200), services("b", 0..200)].concat();
+        scene.claims.want(all.clone(), BTreeSet::new(), "t1");
+        let mut ends: BTreeMap<(Instant, String), ClaimWrite> = BTreeMap::new();
+        let (mut written, mut tries, mut late) = (BTreeMap::new(), BTreeMap::new(), None);
+        while scene.now < begun + Duration::from_secs(90) {
+            while let Ok((name, write)) = scene.claims.next(scene.now) {
+                let hangs = name.starts_with("service-a-a");
+                *tries.entry(name.clone()).or_insert(0) += 1;
+                ends.insert((scene.now + if hangs { HANGS } else { LASTS }, name), write);
+            }
+            assert!(ends.len() <= LANES.all, "{}", ends.len());
+            scene.now += LASTS;
+            while let Some(first) = ends.first_entry().filter(|first| first.key().0 <= scene.now) {
+                let ((_, name), write) = first.remove_entry();
+                if name.starts_with("service-a-a") {
+                    scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
+                    continue;
+                }
+                let ClaimWrite::Create(spec) = write else { panic!("{write:?}") };
+                let stored = Stored { spec, version: "1".to_owned(), ..Stored::default() };
+                scene.claims.ended(&name, ClaimOutcome::Written, scene.now);
+                scene.claims.take(ClaimNews::Put(name.clone(), Box::new(stored)));
+                written.insert(name, scene.now - begun);
+            }
+            if late.is_none() && scene.now >= begun + Duration::from_secs(30) {
+                // After all that hang, in the order of names too.
+                all.extend(services("z", 0..1));
+                scene.claims.want(all.clone(), BTreeSet::new(), "t1");
+                late = Some(scene.now - begun);
+            }
+        }
+        let of = |prefix| written.iter().filter(move |(name, _)| name.starts_with(prefix));
+        let last = of("service-a-b").map(|(_, at)| *at).max().unwrap();
+        assert_eq!(of("service-a-b").count(), 200);
+        assert!(last <= Duration::from_secs(15), "{last:?}");
+        let (_, new) = of("service-a-z").next().expect("it is written");
+        assert!(*new <= late.unwrap() + 2 * LASTS, "{new:?}");
+        let again = tries.iter().filter(|(name, count)| name.starts_with("service-a-a") && **count > 1);
+        assert!(again.clone().count() > 150, "each is tried again: {}", again.count());
+    }
+
+    /// What is granted is written before what is lost, but one that hangs each time it is tried kept everything from everybody.
+    #[test]
+    fn a_grant_that_hangs_again_and_again_delays_no_loss() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("a", 443), claim("b", 443)], BTreeSet::new(), "t1");
+        scene.send(true);
+        scene.claims.want(vec![claim("a", 443), claim("b", 443), claim("z", 443)], BTreeSet::new(), "t2");
+        for _ in 0..3 {
+            let (name, _) = scene.claims.next(scene.now).unwrap();
+            scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
+            scene.now += FAILURE_WAIT_MAX;
+        }
+        let (name, write) = scene.claims.next(scene.now).unwrap();
+        assert!(matches!(write, ClaimWrite::Create(_)), "{write:?}");
+        scene.claims.want(vec![claim("a", 443), claim("z", 443)], BTreeSet::new(), "t3");
+        let next = scene.claims.next(scene.now);
+        assert!(matches!(&next, Ok((other, ClaimWrite::Delete { .. })) if *other != name), "{next:?}");
+    }
+
+    /// It said that its Claims were being written, as long as none of them had been tried.
+    #[test]
+    fn what_was_never_tried_cannot_be_written_either_while_others_fail() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![], BTreeSet::new(), "t1");
+        scene.send(true);
+        assert!(scene.claims.mark.is_there());
+        let all = services("s", 0..40);
+        let object = |claim: &Claim| claim.origin.object().unwrap();
+        let last = ClaimOrigin::of(&all[39]).unwrap().object_name();
+        let fail = |claims: &Claims| {
+            let fail = all.iter().filter(|claim| claims.fail(&object(claim), claims.writes_fail()));
+            fail.count()
+        };
+        scene.claims.want(all.clone(), BTreeSet::from([last]), "t2");
+        let sent: Vec<_> = std::iter::from_fn(|| scene.claims.next(scene.now).ok()).collect();
+        assert_eq!((sent.len(), fail(&scene.claims)), (LANES.own, 0), "they are being written");
+        scene.claims.ended(&sent[0].0, ClaimOutcome::Failed, scene.now);
+        assert_eq!(fail(&scene.claims), 39, "all but the one that waits for a kind");
+        scene.now += FAILURE_WAIT;
+        sent[1..].iter().for_each(|(name, _)| scene.claims.ended(name, ClaimOutcome::Failed, scene.now));
+        scene.now += FAILURE_WAIT;
+        scene.send(true);
+        assert_eq!(fail(&scene.claims), 0);
+    }
+
+    /// Those of the first names had all lanes.
+    #[test]
+    fn names_that_change_all_the_time_leave_others_their_turn() {
+        let mut scene = Scene::new();
+        scene.list();
+        let mut sent = BTreeSet::new();
+        for port in 1..=4 {
+            let all = services("s", 0..40).into_iter().map(|one| Claim { port, ..one }).collect();
+            scene.claims.want(all, BTreeSet::new(), "t1");
+            let some: Vec<_> = std::iter::from_fn(|| scene.claims.next(scene.now).ok()).collect();
+            assert_eq!(some.len(), LANES.own);
+            for (name, write) in some {
+                let (ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _)) = write else {
+                    panic!("{write:?}")
+                };
+                let stored = Stored { spec, version: port.to_string(), ..Stored::default() };
+                scene.claims.ended(&name, ClaimOutcome::Written, scene.now);
+                scene.claims.take(ClaimNews::Put(name.clone(), Box::new(stored)));
+                sent.insert(name);
+            }
+        }
+        assert_eq!(sent.len(), 40);
+    }
+
+    /// Those that a webhook refuses, at once, come back while others wait for their first try.
+    #[test]
+    fn what_was_never_tried_comes_before_what_failed() {
+        let mut scene = Scene::new();
+        scene.list();
+        let mut all = services("s", 0..40);
+        scene.claims.want(all.clone(), BTreeSet::new(), "t1");
+        for _ in 0..2 {
+            let some: Vec<_> = std::iter::from_fn(|| scene.claims.next(scene.now).ok()).collect();
+            assert_eq!(some.len(), LANES.own);
+            some.iter().for_each(|(name, _)| scene.claims.ended(name, ClaimOutcome::Failed, scene.now));
+        }
+        // In the order of names, half of those that failed come before it.
+        all.push(claim("s015x", 443));
+        scene.claims.want(all, BTreeSet::new(), "t1");
+        scene.now += FAILURE_WAIT;
+        let some: Vec<_> = std::iter::from_fn(|| scene.claims.next(scene.now).ok()).collect();
+        let is_first = |name: &str| {
+            let name = name.trim_start_matches("service-a-");
+            name.starts_with("s015x") || name.starts_with("s03") && name >= "s032"
+        };
+        assert!(some[..9].iter().all(|(name, _)| is_first(name)), "{some:#?}");
+        assert_eq!(some.len(), LANES.own, "then those that failed");
     }
 }

@@ -165,8 +165,8 @@ impl Judge {
         self.health.begin();
         self.standings.begin();
         let nodes = view.nodes.counted_by(|name| own.object_of(name));
-        let (mark_fails, out) = (own.mark_fails(), Judgement { happenings, ..Judgement::default() });
-        let mut round = Round { judge: self, view, nodes: &nodes, claims: own, mark_fails, out };
+        let (writes_fail, out) = (own.writes_fail(), Judgement { happenings, ..Judgement::default() });
+        let mut round = Round { judge: self, view, nodes: &nodes, claims: own, writes_fail, out };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);
@@ -214,8 +214,8 @@ struct Round<'r, 'v> {
     view: &'r View<'v>,
     nodes: &'r Counted<'r>,
     claims: &'r Claims,
-    /// [`Claims::mark_fails`].
-    mark_fails: bool,
+    /// [`Claims::writes_fail`].
+    writes_fail: bool,
     out: Judgement,
 }
 
@@ -333,7 +333,7 @@ impl Round<'_, '_> {
         });
         let (version, at) = (self.claims.version_of(object), self.view.at);
         let progress = self.judge.standings.progress(object, version, was, self.nodes, at);
-        let is_unwritten = version.is_none() && (self.mark_fails || self.claims.fail(object));
+        let is_unwritten = version.is_none() && self.claims.fail(object, self.writes_fail);
         self.judge.standings.bounded(object, progress, is_unwritten, at)
     }
 

@@ -295,7 +295,8 @@ impl Simulation {
 
     fn send(&mut self, request: Request, at: Instant) {
         let takes = match &request {
-            Request::Status(object, _) if self.server.hangs(object) => HANGS,
+            Request::Status(object, _) if self.server.status_hangs(object) => HANGS,
+            Request::Claim(name, write) if self.server.claim_hangs(name, write) => HANGS,
             _ => WRITE,
         };
         self.count += 1;
@@ -366,6 +367,7 @@ impl Simulation {
     /// Plays it.
     fn play(mut self) -> Seen {
         self.start();
+        self.server.are_all_programmed = true;
         let before = self.server.counts;
         let changing = self.now;
         if let Some(after) = self.options.dies {

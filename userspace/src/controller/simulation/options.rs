@@ -15,7 +15,7 @@ pub(super) struct Options {
     pub(super) lasts: Duration,
     /// How long a judgement takes.
     pub(super) judging: Duration,
-    /// Whose status writes hang.
+    /// Whose writes hang.
     pub(super) hangs: Hangs,
     /// A node dies after this time.
     pub(super) dies: Option<Duration>,
@@ -27,12 +27,15 @@ pub(super) struct Options {
     pub(super) misses: Option<Misses>,
 }
 
-/// Objects whose status writes hang.
+/// Objects whose writes hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hangs {
     Nothing,
-    /// Those of this many namespaces, the first ones.
+    /// Status writes of this many namespaces, the first ones.
     Namespaces(usize),
+    /// Writes of Claims of this many namespaces, the first ones, once all routes were programmed.
+    Claims(usize),
+    /// Status writes of all.
     Everything,
 }
 

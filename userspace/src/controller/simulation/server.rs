@@ -23,6 +23,8 @@ pub(super) struct Server {
     /// The number of the next route that is created.
     next: usize,
     hangs: Hangs,
+    /// All routes were programmed for the first time.
+    pub(super) are_all_programmed: bool,
     /// Who has each name of the shared Gateway: the name of its Claim.
     owners: BTreeMap<String, String>,
     /// Who asks for each name.
@@ -48,6 +50,7 @@ impl Server {
             namespaces: options.namespaces,
             next: 0,
             hangs: options.hangs,
+            are_all_programmed: false,
             owners: BTreeMap::new(),
             asked: BTreeMap::new(),
         };
@@ -82,16 +85,29 @@ impl Server {
         names.map(|name| ObjectRef { kind: Kind::TlsRoute, name }).collect()
     }
 
-    /// Whether writes of the object's status hang.
+    /// Whether writes of the object's status, or of its Claims, hang.
     pub(super) fn hangs(&self, object: &ObjectRef) -> bool {
         match self.hangs {
             Hangs::Nothing => false,
-            Hangs::Namespaces(count) => {
-                let number = object.name.namespace.strip_prefix('t').and_then(|number| number.parse().ok());
-                number.is_some_and(|number: usize| number < count)
-            }
+            Hangs::Namespaces(count) => is_among(&object.name.namespace, count),
+            Hangs::Claims(count) => self.are_all_programmed && is_among(&object.name.namespace, count),
             Hangs::Everything => true,
         }
+    }
+
+    /// Whether writes of the object's status hang.
+    pub(super) fn status_hangs(&self, object: &ObjectRef) -> bool {
+        !matches!(self.hangs, Hangs::Claims(_)) && self.hangs(object)
+    }
+
+    /// Whether a write of a Claim hangs.
+    pub(super) fn claim_hangs(&self, name: &str, write: &ClaimWrite) -> bool {
+        let Hangs::Claims(count) = self.hangs else { return false };
+        let namespace = match write {
+            ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _) => spec.origin.namespace.as_str(),
+            ClaimWrite::Delete { .. } => self.claims[name].spec.origin.namespace.as_str(),
+        };
+        self.are_all_programmed && is_among(namespace, count)
     }
 
     fn create(&mut self) -> ObjectRef {
@@ -157,7 +173,7 @@ impl Server {
 
     pub(super) fn write_status(&mut self, object: &ObjectRef, write: &Write) -> Outcome {
         self.counts.0 += 1;
-        if self.hangs(object) {
+        if self.status_hangs(object) {
             return Outcome::Failed;
         }
         let Some(stored) = self.statuses.get_mut(object) else { return Outcome::Conflict };
@@ -211,9 +227,12 @@ impl Server {
         versions.max().unwrap()
     }
 
-    /// Returns the new version; `None`: a conflict.
+    /// Returns the new version; `None`: a conflict, or it hangs.
     pub(super) fn write_claim(&mut self, name: &str, write: ClaimWrite) -> Option<u64> {
         self.counts.1 += 1;
+        if self.claim_hangs(name, &write) {
+            return None;
+        }
         let found = self.claims.get(name).map(|stored| stored.version.clone());
         let (spec, expected) = match write {
             ClaimWrite::Create(spec) => (Some(spec), None),
@@ -296,6 +315,12 @@ impl Server {
             self.asked.entry(pattern.to_string()).or_default().insert(name.clone());
         }
     }
+}
+
+/// Whether this is one of so many namespaces, the first ones.
+fn is_among(namespace: &str, count: usize) -> bool {
+    let number = namespace.strip_prefix('t').and_then(|number| number.parse().ok());
+    number.is_some_and(|number: usize| number < count)
 }
 
 /// The name that a route asks for.

@@ -108,6 +108,15 @@ fn webhooks_that_hang_in_many_namespaces_delay_no_other() {
     assert!(many.1 <= one.1 + SECOND / 2, "{one:?} {many:?}");
 }
 
+/// Those of the names that came first had all lanes.
+#[test]
+fn writes_of_claims_that_hang_in_many_namespaces_delay_no_other() {
+    let options = Options { namespaces: 16, routes: 240, changes: 20.0, ..small(13) };
+    let seen = played(Options { hangs: Hangs::Claims(8), ..options });
+    assert!(seen.delays.len() > 100, "{}", seen.delays.len());
+    check(&seen);
+}
+
 /// A node that joins holds nothing for some seconds: what is new waits for it as for a dead one, and what was said stays (`note_said`).
 #[test]
 fn a_node_that_joins_takes_nothing_back_that_was_said() {
