@@ -6,6 +6,8 @@ pub(crate) mod scene;
 mod programs;
 /// The API server is away, and the node boots without it.
 mod away;
+/// The node boots without it, with a state that is too old.
+mod aged;
 /// Killed at every step of a change.
 mod killed;
 /// The content of maps, with names.
