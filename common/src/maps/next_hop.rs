@@ -6,7 +6,7 @@
 //! of one content, and the head says when it was confirmed last. A flow believes a number only in the unit of time in
 //! which both its own look-up and the last confirmation happened, so what it finds is what it looked up.
 
-use super::word::Word;
+use super::word::word;
 
 map_struct! {
     /// The first word of a [`Hop`], exchanged in one piece.
@@ -20,22 +20,7 @@ map_struct! {
     }
 }
 
-impl Word for HopHead {
-    #[inline(always)]
-    fn bits(self) -> u64 {
-        zerocopy::transmute!(self)
-    }
-
-    #[inline(always)]
-    fn of(bits: u64) -> Self {
-        zerocopy::transmute!(bits)
-    }
-
-    #[inline(always)]
-    fn belongs_to(self, generation: u32) -> bool {
-        self.version == generation as u16
-    }
-}
+word!(HopHead, |word, generation| word.version == generation as u16);
 
 map_struct! {
     /// Element of `HOPS`.

@@ -1,6 +1,6 @@
 //! How many ICMPv6 errors about segments to clients were passed to backends, within a second.
 
-use super::word::Word;
+use super::word::word;
 
 map_struct! {
     /// How many IPv6 errors "too big" about segments to clients were passed to backends in a second, for four groups of
@@ -23,23 +23,8 @@ const GROUPS_PER_WORD: u32 = 4;
 /// Groups of clients: [`crate::decide::told::group`].
 pub const TOLD_GROUPS: u32 = TOLD_WORDS as u32 * GROUPS_PER_WORD;
 
-impl Word for Told {
-    #[inline(always)]
-    fn bits(self) -> u64 {
-        zerocopy::transmute!(self)
-    }
-
-    #[inline(always)]
-    fn of(bits: u64) -> Self {
-        zerocopy::transmute!(bits)
-    }
-
-    /// There is one, which belongs to no connection.
-    #[inline(always)]
-    fn belongs_to(self, _: u32) -> bool {
-        true
-    }
-}
+// There is one, which belongs to no connection.
+word!(Told, |_, _| true);
 
 impl Told {
     /// Returns the word that counts for this group.

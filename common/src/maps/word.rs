@@ -17,9 +17,14 @@ pub trait Word: Copy + PartialEq {
     fn belongs_to(self, generation: u32) -> bool;
 }
 
+/// Makes a map type a [`Word`]: with the generation's low half or all of it in a field `generation`, or with an expression of word and
+/// generation that says whether they belong together.
 macro_rules! word {
     ($name:ident, $half:ty) => {
-        impl Word for $name {
+        $crate::maps::word::word!($name, |word, generation| word.generation == generation as $half);
+    };
+    ($name:ident, |$word:pat_param, $generation:pat_param| $belongs:expr) => {
+        impl $crate::maps::word::Word for $name {
             #[inline(always)]
             fn bits(self) -> u64 {
                 zerocopy::transmute!(self)
@@ -32,11 +37,13 @@ macro_rules! word {
 
             #[inline(always)]
             fn belongs_to(self, generation: u32) -> bool {
-                self.generation == generation as $half
+                let ($word, $generation) = (self, generation);
+                $belongs
             }
         }
     };
 }
+pub(crate) use word;
 
 map_struct! {
     /// The first eight bytes of [`super::flow::Connection`], which has the meaning of the fields.
@@ -309,22 +316,7 @@ map_struct! {
     }
 }
 
-impl Word for Waiting {
-    #[inline(always)]
-    fn bits(self) -> u64 {
-        zerocopy::transmute!(self)
-    }
-
-    #[inline(always)]
-    fn of(bits: u64) -> Self {
-        zerocopy::transmute!(bits)
-    }
-
-    #[inline(always)]
-    fn belongs_to(self, generation: u32) -> bool {
-        self.epoch == generation
-    }
-}
+word!(Waiting, |word, generation| word.epoch == generation);
 
 impl Waiting {
     /// Returns the word after one more, or one fewer.
