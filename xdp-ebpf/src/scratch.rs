@@ -46,6 +46,13 @@ impl Scratch {
 }
 
 const _: () = assert!(size_of::<Scratch>() <= 32_768, "a per-CPU value is at most 32 KiB");
+// A pinned map keeps the size of its values: programs that need another one do not load beside the pins of the release before. Those of
+// both releases may run during an upgrade, and each sees by the same word that the other uses the memory.
+const _: () = assert!(
+    size_of::<Scratch>() == 29_896,
+    "pinned working memory keeps its size: put what is new where a part has room"
+);
+const _: () = assert!(core::mem::offset_of!(Scratch, busy) == 0, "programs of the release before look here");
 
 /// The packet in hand, and the connection it belongs to.
 #[repr(C)]
