@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 use common::maps::settings::CookieKey;
 
 use super::log::Lines;
-use super::scene::{Folder, Scene, never, ready, routes, until};
+use super::scene::{Folder, Scene, never, ready, routes, serve_one, until};
 use crate::model::{Desired, DesiredRoute, Node, Settings};
 use crate::node::inputs::Input;
 use crate::node::saving::Loaded;
@@ -167,10 +167,7 @@ async fn a_cluster_that_is_left_gets_no_new_connections_until_that_is_taken_back
     let (scene, cluster) = Scene::of_cluster(&folder, &output);
     scene
         .play(async {
-            cluster.list_slices();
-            cluster.list_services(&[("s", [192, 0, 2, 1])]);
-            cluster.put_endpoints("s", &[1]);
-            until("the first state", || !routes(&output).is_empty()).await;
+            serve_one(&cluster, &output).await;
             assert!(!output.image().is_withdrawn);
             cluster.mark(7, true);
             until("new connections are refused", || output.image().is_withdrawn).await;
@@ -192,10 +189,7 @@ async fn a_cluster_that_cannot_be_followed_is_stale_and_what_it_said_stays() {
     let told = Arc::clone(&scene.told);
     scene
         .play(async {
-            cluster.list_slices();
-            cluster.list_services(&[("s", [192, 0, 2, 1])]);
-            cluster.put_endpoints("s", &[1]);
-            until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1"]).await;
+            serve_one(&cluster, &output).await;
             cluster.cut_off("connection refused");
             until("it is reported", || ready(&told).contains("stale: claims: connection refused")).await;
             assert_eq!(routes(&output), ["service/ns/s:443: 10.0.0.1"]);

@@ -84,6 +84,14 @@ pub(super) struct Scene {
     pub(super) told: Arc<Told>,
 }
 
+/// The cluster has one Service with one endpoint, and the output serves it.
+pub(super) async fn serve_one(cluster: &Script, output: &Memory) {
+    cluster.list_slices();
+    cluster.list_services(&[("s", [192, 0, 2, 1])]);
+    cluster.put_endpoints("s", &[1]);
+    until("the first state", || routes(output) == ["service/ns/s:443: 10.0.0.1"]).await;
+}
+
 impl Scene {
     /// Uses these sources and outputs, and the folder's lock. `meets`: hands the maps over, as agents do.
     pub(super) fn new(folder: &Folder, sources: Sources, outputs: &[&Memory], meets: bool) -> Self {

@@ -8,7 +8,7 @@ use axum::http::{Method, StatusCode, Uri};
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::scene::{Folder, Scene, ready, routes, until};
+use super::scene::{Folder, Scene, ready, serve_one, until};
 use crate::admin::Asked;
 use crate::controller::keys::KEYS;
 use crate::node::identity::Identity;
@@ -54,10 +54,7 @@ async fn a_quiet_node_says_that_its_node_state_cannot_be_written_until_it_can() 
     };
     scene
         .play(async {
-            cluster.list_slices();
-            cluster.list_services(&[("s", [192, 0, 2, 1])]);
-            cluster.put_endpoints("s", &[1]);
-            until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1"]).await;
+            serve_one(&cluster, &output).await;
             tokio::time::pause();
             until("it is reported", || says(1)).await;
             assert!(ready(&told).contains("stale: nodestate: 403 Forbidden"), "{}", ready(&told));
@@ -68,8 +65,6 @@ async fn a_quiet_node_says_that_its_node_state_cannot_be_written_until_it_can() 
         .await;
 }
 
-/// A boot without the API server uses the state that was in effect before, but only after the server had its
-/// time to answer.
 /// Without keys in common, a connection that a router moves as it begins is refused, while each node looks well.
 #[tokio::test]
 async fn keys_that_cannot_be_followed_are_stale_and_no_more() {
@@ -81,10 +76,7 @@ async fn keys_that_cannot_be_followed_are_stale_and_no_more() {
     scene
         .play(async {
             inputs.send(Input::KeysStale(Some(stale("403 Forbidden")))).unwrap();
-            cluster.list_slices();
-            cluster.list_services(&[("s", [192, 0, 2, 1])]);
-            cluster.put_endpoints("s", &[1]);
-            until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1"]).await;
+            serve_one(&cluster, &output).await;
             let line = "stale: keys: 403 Forbidden; the last state serves on";
             until("it is ready and says so", || ready(&told) == format!("ok\n{line}\n")).await;
             let metrics = || told.metrics();
