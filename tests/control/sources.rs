@@ -54,7 +54,7 @@ impl Watched {
             let file = Kubeconfig::read_from(kubeconfig).unwrap();
             let options = KubeConfigOptions::default();
             let config = kube::Config::from_custom_kubeconfig(file, &options).await.unwrap();
-            let client = kubernetes::connect(config).unwrap();
+            let client = kubernetes::connect(config, "test").unwrap();
             Store::start(kubernetes::Options { client, policy: Policy::default(), reads: Reads::Origins })
         });
         Self { runtime, store }

@@ -28,7 +28,7 @@ where
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answer = async {
-        let client = kubernetes::connect(kube::Config::infer().await?).map_err(Box::new)?;
+        let client = kubernetes::connect(kube::Config::infer().await?, "command line").map_err(Box::new)?;
         Ok::<_, AskError>(question(client).await.map_err(Box::new)?)
     };
     let answer = runtime.block_on(async { tokio::time::timeout(limit, answer).await });

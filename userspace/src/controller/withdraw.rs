@@ -72,7 +72,7 @@ pub fn run(options: &Options) -> Result<Withdrawn, ControllerError> {
 }
 
 async fn serve(options: &Options) -> Result<Withdrawn, ControllerError> {
-    let client = kubernetes::connect(kube::Config::infer().await?)
+    let client = kubernetes::connect(kube::Config::infer().await?, &format!("withdraw ({})", options.pod))
         .map_err(|error| ControllerError::Client(Box::new(error)))?;
     let chart = chart::load(&options.config, Reader::Controller).unwrap_or_else(|problems| {
         let why = problems.first().map(ToString::to_string).unwrap_or_default();

@@ -34,13 +34,34 @@ fn asks_version(event: &Value) -> bool {
     event["verb"] == "list" && !goes_on && parts.any(|part| part == "limit=1")
 }
 
-/// How often agents asked for the version of this kind, and how often their requests for it were refused: each refusal is worth another
-/// question.
-pub(super) fn questions(requests: &[Value], resource: &str) -> (usize, usize) {
+/// What an agent asked for of a kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// Lists of all objects.
+    pub(super) lists: usize,
+    /// Questions for the version that the API server is at.
+    pub(super) questions: usize,
+    /// Watches, those that begin with all objects too.
+    pub(super) watches: usize,
+    /// Requests that were refused: each is worth another one.
+    pub(super) refused: usize,
+}
+
+/// Returns what each agent asked for of a kind, by node. All have one account: their User-Agents name the nodes.
+pub(super) fn by_agent(requests: &[Value], resource: &str) -> BTreeMap<String, Asked> {
+    let mut all: BTreeMap<String, Asked> = BTreeMap::new();
     let of_agents = |event: &&Value| account(event) == "agent" && event["objectRef"]["resource"] == resource;
-    let of_agents = || requests.iter().filter(of_agents);
-    let is_refused = |event: &&Value| event["responseStatus"]["code"].as_u64() >= Some(400);
-    (of_agents().filter(|event| asks_version(event)).count(), of_agents().filter(is_refused).count())
+    for event in requests.iter().filter(of_agents) {
+        let name = event["userAgent"].as_str().unwrap_or_default();
+        let node = name.split_once(" agent (").and_then(|(_, rest)| rest.strip_suffix(')'));
+        let node = node.unwrap_or_else(|| panic!("an agent that names no node: {name:?}"));
+        let asked = all.entry(node.to_owned()).or_default();
+        asked.lists += usize::from(is_list(event));
+        asked.questions += usize::from(asks_version(event));
+        asked.watches += usize::from(event["verb"] == "watch");
+        asked.refused += usize::from(event["responseStatus"]["code"].as_u64() >= Some(400));
+    }
+    all
 }
 
 pub(super) fn counted(requests: &[Value]) -> BTreeMap<(String, String, String), usize> {
@@ -71,14 +92,17 @@ fn is_of_claims(line: &str) -> bool {
     line.contains("kind=\"Claim\"") || line.contains("resource=\"claims\"")
 }
 
+/// Returns a request of an agent for Claims.
+fn request(node: &str, verb: &str, query: &str, code: u32) -> Value {
+    serde_json::json!({"verb": verb, "requestURI": format!("/apis/vestibule.dev/v1alpha1/claims?{query}"),
+        "user": {"username": "system:serviceaccount:vestibule-system:vestibule-agent"},
+        "userAgent": format!("vestibule/0.1.0 agent ({node})"),
+        "objectRef": {"resource": "claims"}, "responseStatus": {"code": code}})
+}
+
 /// Pages of a list would not be counted, or each question would be one.
 #[test]
 fn a_question_for_the_version_is_no_list_and_a_page_is_one() {
-    let request = |verb: &str, query: &str, code: u32| {
-        serde_json::json!({"verb": verb, "requestURI": format!("/apis/vestibule.dev/v1alpha1/claims?{query}"),
-            "user": {"username": "system:serviceaccount:vestibule-system:vestibule-agent"},
-            "objectRef": {"resource": "claims"}, "responseStatus": {"code": code}})
-    };
     for (verb, query, is_a_list, asks) in [
         ("list", "limit=500", true, false),
         ("list", "limit=1", false, true),
@@ -87,11 +111,25 @@ fn a_question_for_the_version_is_no_list_and_a_page_is_one() {
         ("watch", "sendInitialEvents=true", true, false),
         ("watch", "resourceVersion=7", false, false),
     ] {
-        let event = request(verb, query, 200);
+        let event = request("n1", verb, query, 200);
         assert_eq!((is_list(&event), asks_version(&event)), (is_a_list, asks), "{verb} {query}");
     }
-    let requests = [("list", "limit=1", 503), ("list", "limit=1", 200), ("watch", "resourceVersion=7", 410)];
-    let requests = requests.map(|(verb, query, code)| request(verb, query, code));
-    assert_eq!(questions(&requests, "claims"), (2, 2));
-    assert_eq!(questions(&requests, "secrets"), (0, 0));
+}
+
+/// One that lists twice is not made up for by one that does not list.
+#[test]
+fn each_agent_is_counted_alone() {
+    let requests = [
+        request("n1", "watch", "sendInitialEvents=true", 200),
+        request("n1", "list", "limit=500", 200),
+        request("n2", "list", "limit=1", 503),
+        request("n2", "list", "limit=1", 200),
+        request("n2", "watch", "resourceVersion=7", 410),
+    ];
+    let wanted = [
+        ("n1".to_owned(), Asked { lists: 2, questions: 0, watches: 1, refused: 0 }),
+        ("n2".to_owned(), Asked { lists: 0, questions: 2, watches: 1, refused: 2 }),
+    ];
+    assert_eq!(by_agent(&requests, "claims"), wanted.into());
+    assert!(by_agent(&requests, "secrets").is_empty());
 }

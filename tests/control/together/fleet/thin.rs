@@ -96,7 +96,7 @@ async fn run(numbers: Vec<usize>, versions: &Arc<Vec<AtomicU64>>, ends: &AtomicB
 /// Follows Claims and EndpointSlices, and reports what it has read, as an agent whose maps take no time.
 async fn agent(number: usize, config: kube::Config, versions: Arc<Vec<AtomicU64>>) {
     let node = format!("thin-{number}");
-    let client = connect(config).unwrap();
+    let client = connect(config, &format!("agent ({node})")).unwrap();
     let identity = Identity { node: node.clone(), pod: node.clone(), namespace: RELEASE.to_owned() };
     let reporter = Reporter::start(&client, &identity);
     let mut store = Store::start(Options { client, policy: Policy::default(), reads: Reads::Claims });

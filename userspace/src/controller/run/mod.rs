@@ -54,7 +54,7 @@ pub fn run(options: &Options) -> Result<(), ControllerError> {
 async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let client = kubernetes::connect(kube::Config::infer().await?)
+    let client = kubernetes::connect(kube::Config::infer().await?, &format!("controller ({})", options.pod))
         .map_err(|error| ControllerError::Client(Box::new(error)))?;
     let telemetry = Arc::new(Telemetry::new(&files.content().policy.ranges));
     if options.metrics_port != 0 {

@@ -56,8 +56,14 @@ pub(crate) use watch::{Event, Sink, Watch};
 pub use watch_event::StoredStatus;
 pub use watches::{Options, Reads};
 
-/// A client for an API server as [`Store`] needs it.
-pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {
+use axum::http::HeaderValue;
+use axum::http::header::USER_AGENT;
+
+/// A client for an API server as [`Store`] needs it. `who`: what it is, and in parentheses of which node or pod. The server's audit log shows
+/// it: all agents have one account.
+pub fn connect(mut config: kube::Config, who: &str) -> kube::Result<kube::Client> {
+    let name = format!("vestibule/{} {who}", env!("CARGO_PKG_VERSION"));
+    config.headers.extend(HeaderValue::from_str(&name).ok().map(|name| (USER_AGENT, name)));
     // The watches decide themselves when to retry, and report what is stale until then: a client that waits up to
     // 1000 s behind 503 and 429 hides that.
     config.default_retry = false;
