@@ -14,6 +14,9 @@ pub(super) struct Share<'a> {
     pub(super) ports: BTreeSet<Port<'a>>,
 }
 
+/// The most ports by which addresses are found: the rest of them is compared at each.
+const DEPTH: usize = 4;
+
 /// Protocol and number of a port.
 type Port<'a> = (&'a str, u16);
 
@@ -45,8 +48,18 @@ struct Keyed<'a> {
     in_turn: Vec<IpAddr>,
     /// At how many of them a port is taken.
     taken: HashMap<Port<'a>, usize>,
-    /// By port, the number of those of `in_turn` that were looked at, and those of them where it may be free: a port that is taken stays so.
-    open: HashMap<Port<'a>, (usize, BTreeSet<IpAddr>)>,
+    /// By ports, in order.
+    open: HashMap<Vec<Port<'a>>, Open>,
+}
+
+/// The addresses where all of some ports may be free: a port that is taken stays so.
+#[derive(Default)]
+struct Open {
+    /// How many addresses were looked at, of those where all but the last of the ports may be free.
+    seen: usize,
+    all: BTreeSet<IpAddr>,
+    /// The same, and those that are not any more, as they were looked at.
+    in_turn: Vec<IpAddr>,
 }
 
 /// All objects with an address. The first of them says with whom it is shared.
@@ -69,6 +82,36 @@ impl Tenancy<'_> {
             && self.key == share.key
             && (self.crosses || *self.namespace == *namespace)
             && self.ports.is_disjoint(&share.ports)
+    }
+}
+
+impl<'a> Keyed<'a> {
+    /// Returns those of the ports that are taken at many of the addresses.
+    fn often(&self, share: &Share<'a>) -> Vec<Port<'a>> {
+        let times = |port: &Port<'_>| self.taken.get(port).copied().unwrap_or_default();
+        let often = share.ports.iter().filter(|port| times(port).pow(2) > self.all.len());
+        often.take(DEPTH).copied().collect()
+    }
+
+    /// Returns the addresses where all of these ports may be free, at least one. `is_free`: whether they are. Each address is looked at
+    /// once for the first of the ports, then those that are left once for the first two, and so on.
+    fn open(
+        &mut self,
+        ports: &[Port<'a>],
+        mut is_free: impl FnMut(&IpAddr, &[Port<'a>]) -> bool,
+    ) -> &mut BTreeSet<IpAddr> {
+        for count in 1..=ports.len() {
+            let (some, before) = (&ports[..count], &ports[..count - 1]);
+            let mut open = self.open.remove(some).unwrap_or_default();
+            let candidates = self.open.get(before).map_or(&self.in_turn, |open| &open.in_turn);
+            let new = candidates.get(open.seen..).unwrap_or_default();
+            let free: Vec<IpAddr> = new.iter().copied().filter(|address| is_free(address, some)).collect();
+            open.seen = candidates.len();
+            open.all.extend(&free);
+            open.in_turn.extend(free);
+            self.open.insert(some.to_vec(), open);
+        }
+        &mut self.open.entry(ports.to_vec()).or_default().all
     }
 }
 
@@ -149,28 +192,25 @@ impl<'a> Shares<'a> {
         found
     }
 
-    /// Of many addresses, those where the most frequent of its ports is taken are passed over once for all objects: with one key and
-    /// one port, each object would look at the addresses of all others.
+    /// Of many addresses, those where ports that it shares with many are taken are passed over once for all objects with these: with one
+    /// key and one port, each object would look at the addresses of all others.
     fn find_in(&mut self, realm: &Realm<'a>, namespace: &str, share: &Share<'a>) -> Option<IpAddr> {
         let (at, keyed) = (&self.at, self.keyed.get_mut(realm)?);
         let mut looks = 0;
-        let mut is_free = |address: &IpAddr, port: &Port<'_>| {
+        let mut is_free = |address: &IpAddr, ports: &[Port<'_>]| {
             looks += 1;
-            at.get(address).is_some_and(|tenancy| tenancy.key == share.key && !tenancy.ports.contains(port))
+            let is_free = |tenancy: &Tenancy<'_>| !ports.iter().any(|port| tenancy.ports.contains(port));
+            at.get(address).is_some_and(|tenancy| tenancy.key == share.key && is_free(tenancy))
         };
         let fits = |address: &IpAddr| at.get(address).is_some_and(|tenancy| tenancy.admits(namespace, share));
-        let times = |port: &Port<'_>| keyed.taken.get(port).copied().unwrap_or_default();
-        let most = share.ports.iter().max_by_key(|port| times(port));
-        let found = match most.filter(|port| times(port).pow(2) > keyed.all.len()) {
-            None => keyed.all.iter().copied().inspect(|_| looks += 1).find(fits),
-            Some(port) => {
-                let (seen, open) = keyed.open.entry(*port).or_default();
-                let new = keyed.in_turn.get(*seen..).unwrap_or_default();
-                open.extend(new.iter().filter(|address| is_free(address, port)));
-                *seen = keyed.in_turn.len();
+        let often = keyed.often(share);
+        let found = match often.is_empty() {
+            true => keyed.all.iter().copied().inspect(|_| looks += 1).find(fits),
+            false => {
+                let open = keyed.open(&often, &mut is_free);
                 let mut taken = Vec::new();
                 let found = open.iter().copied().find(|address| {
-                    let is_free = is_free(address, port);
+                    let is_free = is_free(address, &often);
                     if !is_free {
                         taken.push(*address);
                     }
@@ -244,6 +284,15 @@ mod tests {
             all(|nth| (0, ports(&[if nth < MANY / 2 { 443 } else { 1_000 + nth % (MANY / 4) }])));
         assert_eq!(addresses, n / 2);
         assert!(twice <= most, "{twice}");
+        // Any two of them have a port in common, and no port is at all of their addresses.
+        let three = |nth: u32| [[80, 81], [81, 82], [80, 82]][(nth % 3) as usize];
+        let (three_pairs, addresses) = looks((0..MANY).map(|nth| (0, ports(&three(nth)))));
+        assert_eq!(addresses, n);
+        assert!(three_pairs <= 6 * n, "{three_pairs}");
+        let one_more = |nth| (0, ports(&[three(nth), [1_000 + nth; 2]].concat()));
+        let (with_own_port, addresses) = looks((0..MANY).map(one_more));
+        assert_eq!(addresses, n);
+        assert!(with_own_port <= 6 * n, "{with_own_port}");
         let (two_pools, addresses) =
             all(|nth| ((nth / (MANY / 2)) as usize, ports(&[80 + nth / (MANY / 2)])));
         assert_eq!(addresses, n);
@@ -263,7 +312,7 @@ mod tests {
             let pool = |address: IpAddr| usize::from(address.to_string().ends_with(['1', '2', '6']));
             for _ in 0..150 {
                 let namespace = ["a", "b"][dice(2) as usize];
-                let mut share = ports(&[dice(12), dice(12)]);
+                let mut share = ports(&[dice(12), dice(12), dice(6)][dice(2) as usize..]);
                 share.key = [Some("k"), Some("k"), Some("l"), None][dice(4) as usize];
                 let pools: &[PoolIndex] = [&[0][..], &[1], &[0, 1], &[1, 0]][dice(4) as usize];
                 let admits = |address: &IpAddr| shares.admit(namespace, &share, *address);
