@@ -101,15 +101,36 @@ pub const ANNOUNCEMENT_BYTES: usize = 14 + BYTES;
 pub fn announcement(address: Ipv4Addr, link: [u8; 6], operation: u16) -> [u8; ANNOUNCEMENT_BYTES] {
     let address = address.octets();
     let target_link = if operation == REPLY { BROADCAST } else { [0; 6] };
-    let message = Message { operation, sender_link: link, sender: address, target_link, target: address };
+    to_all(&Message { operation, sender_link: link, sender: address, target_link, target: address })
+}
+
+/// Returns the frame by which the host with this link address asks whether any host has an address, without a claim to
+/// one of its own (RFC 5227 section 2.1.1).
+pub fn probe(address: Ipv4Addr, link: [u8; 6]) -> [u8; ANNOUNCEMENT_BYTES] {
+    let target = address.octets();
+    to_all(&Message { operation: REQUEST, sender_link: link, sender: [0; 4], target_link: [0; 6], target })
+}
+
+/// Returns the frame of a message to all hosts of the segment.
+fn to_all(message: &Message) -> [u8; ANNOUNCEMENT_BYTES] {
     let mut body = [0; BYTES];
     message.write(&mut body);
     let mut frame = [0; ANNOUNCEMENT_BYTES];
     frame[..6].copy_from_slice(&BROADCAST);
-    frame[6..12].copy_from_slice(&link);
+    frame[6..12].copy_from_slice(&message.sender_link);
     frame[12..14].copy_from_slice(&ETHER_TYPE.to_be_bytes());
     frame[14..].copy_from_slice(&body);
     frame
+}
+
+/// Returns the address that the sender of a frame says it has, and the link address that it has it by; `None`: the frame says
+/// nothing of the kind.
+pub fn claim(frame: &[u8]) -> Option<(Ipv4Addr, [u8; 6])> {
+    let message = Message::read(frame.get(14..)?.first_chunk()?)?;
+    match message.about() {
+        (About::Claims, address) => Some((address.into(), message.sender_link)),
+        (About::Asks, _) => None,
+    }
 }
 
 #[cfg(test)]
@@ -171,5 +192,25 @@ mod tests {
                 (&[0xff; 6][..], &OWNER[..], &[8, 6][..])
             );
         }
+    }
+
+    /// RFC 5227 section 2.1.1: the sender's address is zero, so that nobody's cache is changed.
+    #[test]
+    fn a_probe_claims_nothing() {
+        let frame = probe([192, 0, 2, 7].into(), ASKER);
+        let message = Message::read(frame[14..].first_chunk().unwrap()).unwrap();
+        assert_eq!((message.sender, message.target, message.operation), ([0; 4], [192, 0, 2, 7], REQUEST));
+        assert_eq!((&frame[..6], &frame[6..12], claim(&frame)), (&BROADCAST[..], &ASKER[..], None));
+    }
+
+    #[test]
+    fn a_reply_and_an_announcement_claim_their_senders_address() {
+        let address = Ipv4Addr::new(192, 0, 2, 7);
+        let reply = to_all(&request().reply(OWNER));
+        assert_eq!(claim(&reply), Some((address, OWNER)));
+        for operation in [REQUEST, REPLY] {
+            assert_eq!(claim(&announcement(address, OWNER, operation)), Some((address, OWNER)));
+        }
+        assert_eq!((claim(&to_all(&request())), claim(&reply[..41])), (None, None));
     }
 }

@@ -209,9 +209,11 @@ pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// Sums words of two bytes.
+/// Sums words of two bytes; a byte behind the last one is the first half of another.
 fn sum(bytes: &[u8]) -> u32 {
-    bytes.as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
+    let (words, rest) = bytes.as_chunks();
+    let last = rest.first().map_or(0, |byte| u32::from(*byte) << 8);
+    words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum::<u32>() + last
 }
 
 /// Bytes of [`announcement`].
@@ -232,6 +234,50 @@ pub fn announcement(address: Ipv6Addr, link: [u8; 6]) -> [u8; ANNOUNCEMENT_BYTES
     frame[38..54].copy_from_slice(&ALL_HOSTS);
     frame[54..].copy_from_slice(&message);
     frame
+}
+
+/// Bytes of [`probe`].
+pub const PROBE_BYTES: usize = 14 + 40 + FIXED as usize;
+
+/// Returns the frame by which the host with this link address asks whether any host has an address, without a claim to
+/// one of its own (RFC 4862 section 5.4.2).
+pub fn probe(address: Ipv6Addr, link: [u8; 6]) -> [u8; PROBE_BYTES] {
+    let (target, group) = (address.octets(), solicited_node(address).octets());
+    let mut message = [0; FIXED as usize];
+    message[0] = SOLICITATION;
+    message[8..].copy_from_slice(&target);
+    let sum = sum(&group) + sum(&message) + FIXED + u32::from(ICMPV6);
+    message[2..4].copy_from_slice(&(!checksum::fold(sum)).to_be_bytes());
+    let [.., a, b, c, d] = group;
+    let mut frame = [0; PROBE_BYTES];
+    frame[..6].copy_from_slice(&[0x33, 0x33, a, b, c, d]);
+    frame[6..12].copy_from_slice(&link);
+    frame[12..20].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, FIXED as u8]);
+    frame[20..22].copy_from_slice(&[ICMPV6, HOP_LIMIT]);
+    frame[38..54].copy_from_slice(&group);
+    frame[54..].copy_from_slice(&message);
+    frame
+}
+
+/// Returns the address that the sender of an advertisement says it has, and the frame's source; `None`: the frame is no
+/// advertisement that is believed (RFC 4861 section 7.1.2).
+pub fn claim(frame: &[u8]) -> Option<(Ipv6Addr, [u8; 6])> {
+    let (header, message) = frame.split_first_chunk::<54>()?;
+    let length = u16::from_be_bytes([header[18], header[19]]);
+    let message = message.get(..usize::from(length))?;
+    if header[12..14] != [0x86, 0xdd] || header[20] != ICMPV6 || message.first() != Some(&ADVERTISEMENT) {
+        return None;
+    }
+    let mut examined = [0; EXAMINED];
+    let examinable = message.len().min(EXAMINED);
+    examined[..examinable].copy_from_slice(&message[..examinable]);
+    let (source, destination) = (header[22..38].first_chunk()?, header[38..54].first_chunk()?);
+    let heading = Heading { source, destination, hop_limit: header[21], length: length.into() };
+    let sum = sum(source) + sum(destination) + sum(message) + u32::from(length) + u32::from(ICMPV6);
+    if !is_advertisement(&heading, &examined) || checksum::fold(sum) != u16::MAX {
+        return None;
+    }
+    Some((Ipv6Addr::from(*message[8..].first_chunk::<16>()?), header[6..12].try_into().ok()?))
 }
 
 #[cfg(test)]
@@ -326,5 +372,34 @@ mod tests {
         assert_eq!((&message[8..24], &message[26..32]), (&TARGET[..], &LINK[..]));
         assert_eq!(solicited_node(address).octets(), GROUP);
         assert_eq!(advertisement(&TARGET, LINK, true)[4], SOLICITED | OVERRIDE);
+    }
+
+    #[test]
+    fn a_probe_is_what_everybody_is_to_answer() {
+        let frame = probe(TARGET.into(), LINK);
+        let mut message = [0; EXAMINED];
+        message[..24].copy_from_slice(&frame[54..]);
+        let source = frame[22..38].first_chunk().unwrap();
+        let destination = frame[38..54].first_chunk().unwrap();
+        let heading = Heading { source, destination, hop_limit: frame[21], length: 24 };
+        assert_eq!(solicitation(&heading, &message), Asker::EVERYBODY);
+        assert_eq!((target(&message, 24), destination), (Some(TARGET), &GROUP));
+        let words = sum(source) + sum(destination) + sum(&frame[54..]) + 24 + u32::from(ICMPV6);
+        assert_eq!(checksum::fold(words), u16::MAX);
+        assert_eq!(claim(&frame), None);
+    }
+
+    #[test]
+    fn an_announcement_claims_its_target_and_nothing_else_does() {
+        let frame = announcement(TARGET.into(), LINK);
+        assert_eq!(claim(&frame), Some((TARGET.into(), LINK)));
+        for at in 12..frame.len() {
+            let mut other = frame;
+            other[at] ^= 1;
+            // Version, traffic class and flow label say nothing.
+            let is_same = (14..18).contains(&at);
+            assert_eq!(claim(&other).is_some(), is_same, "byte {at}");
+        }
+        (0..frame.len()).for_each(|bytes| assert_eq!(claim(&frame[..bytes]), None));
     }
 }

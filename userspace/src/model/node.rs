@@ -33,6 +33,8 @@ pub struct Node {
     pub answered: HashSet<(u32, IpAddr)>,
     /// Devices of the default routes, both families.
     pub defaults: BTreeSet<u32>,
+    /// The routers of these routes, with their devices.
+    pub routers: BTreeSet<(u32, IpAddr)>,
     /// Devices of all unicast routes, link-local ones apart: where packets to clients and backends may leave, and so
     /// theirs may come from.
     pub routed: BTreeSet<u32>,

@@ -33,7 +33,7 @@ pub struct Groups {
 impl Groups {
     /// Makes a device a member. One that is a member already stays one.
     pub fn join(&mut self, member: &Member) -> io::Result<()> {
-        change_filter(member, ADD_TO_FILTER)?;
+        change_filter(&member.name, link_address(member.group), ADD_TO_FILTER)?;
         if self.reported.contains(&(member.device, member.group)) {
             return Ok(());
         }
@@ -56,11 +56,21 @@ impl Groups {
             let is_of = |socket| change_report(socket, member, libc::IPV6_DROP_MEMBERSHIP).is_ok();
             self.sockets.iter().any(is_of);
         }
-        match change_filter(member, REMOVE_FROM_FILTER) {
-            // The device or the entry is gone.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(()),
-            outcome => outcome,
-        }
+        refuse(&member.name, link_address(member.group))
+    }
+}
+
+/// Lets frames to the group with this link address pass a device's filter. That outlives the process.
+pub fn admit(device: &str, group: [u8; 6]) -> io::Result<()> {
+    change_filter(device, group, ADD_TO_FILTER)
+}
+
+/// Ends what [`admit`] did. What is over already is no error.
+pub fn refuse(device: &str, group: [u8; 6]) -> io::Result<()> {
+    match change_filter(device, group, REMOVE_FROM_FILTER) {
+        // The device or the entry is gone.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(()),
+        outcome => outcome,
     }
 }
 
@@ -88,20 +98,25 @@ fn change_report(socket: &OwnedFd, member: &Member, option: i32) -> io::Result<(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Adds the group's link address (RFC 2464 section 7) to the device's filter, or takes it away.
-fn change_filter(member: &Member, command: libc::Ioctl) -> io::Result<()> {
+/// Returns a group's link address (RFC 2464 section 7).
+fn link_address(group: Ipv6Addr) -> [u8; 6] {
+    let [.., a, b, c, d] = group.octets();
+    [0x33, 0x33, a, b, c, d]
+}
+
+/// Adds a group's link address to the device's filter, or takes it away.
+fn change_filter(device: &str, group: [u8; 6], command: libc::Ioctl) -> io::Result<()> {
     // SAFETY: the structure contains only numbers, for which zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if member.name.len() >= libc::IFNAMSIZ {
+    if device.len() >= libc::IFNAMSIZ {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    for (to, from) in request.ifr_name.iter_mut().zip(member.name.bytes()) {
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
         *to = from as libc::c_char;
     }
     // SAFETY: the structure contains only numbers, for which zero is a valid value.
     let mut link: libc::sockaddr = unsafe { std::mem::zeroed() };
-    let [.., a, b, c, d] = member.group.octets();
-    for (to, from) in link.sa_data.iter_mut().zip([0x33, 0x33, a, b, c, d]) {
+    for (to, from) in link.sa_data.iter_mut().zip(group) {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_hwaddr = link;

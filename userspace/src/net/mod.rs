@@ -15,8 +15,10 @@ pub mod watch;
 pub mod filters;
 /// Membership of devices in multicast groups.
 pub mod groups;
-/// Frames sent as they are.
+/// Frames sent and received as they are.
 pub mod frames;
+/// How many frames devices received.
+pub mod received;
 /// Offloads of devices.
 pub mod ethtool;
 /// Forwarding and port ranges from `/proc/sys/net`.

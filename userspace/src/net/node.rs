@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::{NetError, Netlink};
@@ -31,6 +31,7 @@ impl Node {
             for object in netlink.dump(RouteNetlinkMessage::GetRoute(question))? {
                 if let RouteNetlinkMessage::NewRoute(message) = object {
                     node.defaults.extend(default_devices(&message));
+                    node.routers.extend(default_routers(&message));
                     node.routed.extend(routed_devices(&message));
                 }
             }
@@ -97,6 +98,18 @@ fn default_devices(message: &RouteMessage) -> Vec<u32> {
     if message.header.destination_prefix_length == 0 { devices(message) } else { Vec::new() }
 }
 
+/// Returns the router of a default route that has one, with its device.
+fn default_routers(message: &RouteMessage) -> Option<(u32, IpAddr)> {
+    let device = *default_devices(message).first()?;
+    message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(router)) => Some((device, (*router).into())),
+        RouteAttribute::Gateway(RouteAddress::Inet6(router)) | RouteAttribute::Via(RouteVia::Inet6(router)) => {
+            Some((device, (*router).into()))
+        }
+        _ => None,
+    })
+}
+
 /// Returns the devices of a route to other hosts; none for the device's own link-local route.
 fn routed_devices(message: &RouteMessage) -> Vec<u32> {
     let link_local = message.attributes.iter().any(|attribute| {
@@ -138,7 +151,9 @@ mod tests {
         let mut route = RouteMessage::default();
         route.header.kind = RouteType::Unicast;
         route.attributes.push(RouteAttribute::Oif(7));
-        assert_eq!(default_devices(&route), [7]);
+        assert_eq!((default_devices(&route), default_routers(&route)), (vec![7], None));
+        route.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, 1].into())));
+        assert_eq!(default_routers(&route), Some((7, [192, 0, 2, 1].into())));
         route.header.destination_prefix_length = 8;
         assert!(default_devices(&route).is_empty());
         route.header.destination_prefix_length = 0;
