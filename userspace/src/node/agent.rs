@@ -96,8 +96,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     telemetry.answer(bound.map_err(|source| NodeError::Path { path: options.admin.clone(), source })?);
     telemetry.serve_port(options.metrics_port, options.metrics_access.clone());
     let network = inputs.follow_network()?;
-    let who = format!("agent ({})", options.identity.node);
-    let client = kubernetes::connect(kube::Config::infer().await?, &who)?;
+    let client = kubernetes::connect(kube::Config::infer().await?)?;
     telemetry.tell_api(&client, &options.identity);
     if let Some(set) = &options.daemon_set {
         inputs.belong_to(Membership::new(&client, &options.identity, set));
@@ -105,8 +104,8 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     inputs.learn_zone(&client, &options.identity.node);
     inputs.follow_keys(&client, &options.identity.namespace);
     inputs.follow_file(options.file.as_deref())?;
-    // Announces nothing, and ends what `vestibule run` announced with these pins.
-    let l2 = L2Output::start(pins.clone())?;
+    // Also ends what `vestibule run` announced with these pins.
+    let l2 = L2Output::start(pins.clone(), Some(options.identity.node.as_str().into()))?;
     let served = Some(l2.served());
     let options_of_maps =
         maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false, served, swept };

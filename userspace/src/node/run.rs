@@ -55,7 +55,7 @@ fn node(options: &Options) -> Result<Node, NodeError> {
     sources.change(Change::Network(network));
     sources.read_file().map_err(|problems| NodeError::File { file: options.config.clone(), problems })?;
     let pins = Pins::new(&options.pins);
-    let l2 = L2Output::start(pins.clone())?;
+    let l2 = L2Output::start(pins.clone(), None)?;
     let served = Some(l2.served());
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, PerRoute::Never);

@@ -1,25 +1,28 @@
 //! The thread that announces. What it wrote to the map, and which groups devices let pass, stays when it ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
-use tracing::{debug, info, warn};
+use tracing::warn;
 
-use super::kernel::Kernel;
-use super::schedule::Schedule;
-use super::wanted::wanted;
+use super::announcements::{Announcements, Brought};
+use super::readers::Received;
+use super::wanted::OnDevice;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
-use crate::model::{Desired, Node, Problem};
-use crate::outputs::{Done, Held, Order, Word};
+use crate::model::{Announcement, Desired, Node, Problem};
+use crate::outputs::{CookieKeys, Done, Held, Order, Word};
 
 /// The longest wait for a task.
 const LOOK: Duration = Duration::from_secs(60);
 /// After this time what could not be done is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// The most tasks that are carried out before what is due.
+const TASKS: usize = 8_192;
 
 /// A task for the thread.
 #[derive(Debug)]
@@ -27,7 +30,9 @@ pub(super) enum Task {
     Prepare,
     Apply(Box<Order>),
     Served(Served),
+    Received(Received),
     Release,
+    End,
 }
 
 /// The answer of the maps' output to an order.
@@ -43,15 +48,20 @@ pub(crate) struct Served {
 
 /// What is to be announced, as far as it is served.
 #[derive(Debug, Default)]
-struct Target {
-    desired: Arc<Desired>,
-    network: Arc<Node>,
-    devices: BTreeSet<u32>,
+pub(super) struct Target {
+    pub desired: Arc<Desired>,
+    pub network: Arc<Node>,
+    /// Indices of the devices with the program.
+    pub devices: BTreeSet<u32>,
+    /// What the cluster decided; `None`: nothing.
+    pub announcement: Option<Arc<Announcement>>,
+    pub keys: Option<CookieKeys>,
+    /// The node leaves the cluster.
+    pub is_withdrawn: bool,
 }
 
 /// The state of the thread.
 pub(super) struct Announcer {
-    pins: Pins,
     tasks: Receiver<Task>,
     words: UnboundedSender<Word>,
     /// The last order, and the last answer of the maps' output, until both are there.
@@ -59,46 +69,65 @@ pub(super) struct Announcer {
     served: Option<Served>,
     /// Devices that had no carrier since their addresses were announced: what was sent there reached nobody.
     cut_off: BTreeSet<u32>,
-    /// The number of the order that was answered last.
+    /// The number of the order that was answered last; 0: none was.
     number: u64,
     target: Target,
-    schedule: Schedule,
-    kernel: Option<Kernel>,
+    announcements: Announcements,
     /// Why the kernel does not hold all of the target, and when to try again.
     failed: Option<(String, Instant)>,
+    /// Addresses that other hosts have, as reported, and when they were looked for.
+    conflicts: (BTreeMap<OnDevice, String>, Instant),
 }
 
 impl Announcer {
-    /// One that has done nothing yet.
-    pub(super) fn new(pins: Pins, tasks: Receiver<Task>, words: UnboundedSender<Word>) -> Self {
-        let (cut_off, target, schedule) = (BTreeSet::new(), Target::default(), Schedule::default());
+    /// One that has done nothing yet. `node` is the node's name in its cluster; `sender` sends it tasks.
+    pub(super) fn new(
+        pins: Pins,
+        node: Option<Arc<str>>,
+        (sender, tasks): (Sender<Task>, Receiver<Task>),
+        words: UnboundedSender<Word>,
+    ) -> Self {
         Self {
-            pins,
             tasks,
             words,
             order: None,
             served: None,
-            cut_off,
+            cut_off: BTreeSet::new(),
             number: 0,
-            target,
-            schedule,
-            kernel: None,
+            target: Target::default(),
+            announcements: Announcements::new(pins, node, sender),
             failed: None,
+            conflicts: (BTreeMap::new(), Instant::now()),
         }
     }
 
-    /// Serves until the other end of the channel is closed.
+    /// Serves until it is to end.
     pub(super) fn serve(mut self) {
         loop {
-            let again = self.failed.as_ref().map(|(_, time)| *time);
-            let due = [self.schedule.due(), again].into_iter().flatten().min();
-            let wait = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
+            let wait = self.due().map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
             match self.tasks.recv_timeout(wait) {
+                Ok(Task::End) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(task) => self.take(task),
-                Err(RecvTimeoutError::Timeout) => self.turn(),
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
             }
+            // Also where tasks come faster than they are carried out.
+            if self.due().is_none_or(|due| due > Instant::now()) {
+                continue;
+            }
+            // What arrived before counts before.
+            for task in self.tasks.try_iter().take(TASKS).collect::<Vec<_>>() {
+                match task {
+                    Task::End => return,
+                    task => self.take(task),
+                }
+            }
+            self.turn();
         }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let again = self.failed.as_ref().map(|(_, time)| *time);
+        [self.announcements.due(), again].into_iter().flatten().min()
     }
 
     fn take(&mut self, task: Task) {
@@ -115,11 +144,14 @@ impl Announcer {
                 self.served = Some(served);
                 self.settle();
             }
+            Task::Received(received) => self.announcements.received(&received),
             Task::Release => {
-                (self.kernel, self.order, self.served, self.failed) = (None, None, None, None);
-                (self.target, self.schedule) = Default::default();
+                (self.order, self.served, self.failed) = (None, None, None);
+                self.target = Target::default();
+                self.announcements.leave();
                 self.say(Word::Released);
             }
+            Task::End => {}
         }
     }
 
@@ -131,27 +163,46 @@ impl Announcer {
             return;
         }
         let (Some(order), Some(served)) = (self.order.take(), self.served.take()) else { return };
-        let Order { number, desired, node, begun, .. } = *order;
+        let Order { number, desired, node, keys, is_withdrawn, begun } = *order;
         self.number = number;
         let mut changes = 0;
         if let Some(devices) = served.devices {
             if served.is_whole {
                 self.target.desired = desired;
             }
-            (self.target.network, self.target.devices) = (node.network, devices);
+            let before = std::mem::take(&mut self.target);
+            self.target = Target {
+                desired: before.desired,
+                network: node.network,
+                devices,
+                announcement: node.announcement,
+                keys,
+                is_withdrawn,
+            };
             changes = self.bring();
         }
         self.hold(Done { changes, took: begun.elapsed(), ..Done::default() });
-        self.announce();
+        self.turn();
     }
 
     /// Does what is due.
     fn turn(&mut self) {
-        if self.failed.as_ref().is_some_and(|(_, time)| *time <= Instant::now()) {
+        let now = Instant::now();
+        if self.failed.as_ref().is_some_and(|(_, time)| *time <= now) {
             let changes = self.bring();
             self.hold(Done { changes, ..Done::default() });
         }
-        self.announce();
+        if let Err(error) = self.announcements.turn(now) {
+            self.note(Some(error.to_string()));
+        }
+        if now.duration_since(self.conflicts.1) >= AGAIN {
+            let conflicts = self.announcements.conflicts();
+            let is_news = conflicts != self.conflicts.0;
+            self.conflicts = (conflicts, now);
+            if is_news {
+                self.hold(Done::default());
+            }
+        }
     }
 
     /// Reports what is held. What is missing is a problem, and no failure: what the maps serve is in force without it.
@@ -159,70 +210,37 @@ impl Announcer {
         let problem = |(why, _): &(String, Instant)| {
             Problem::warning("settings.l2", why.clone(), "fix what it names; it is tried again every second")
         };
-        let problems = self.failed.iter().map(problem).collect();
+        let conflict = |((device, _), what): (&OnDevice, &String)| {
+            let device = self.target.network.name(*device);
+            let what = format!("{what}, so no node announces it there");
+            Problem::warning(format!("addresses on {device}"), what, "take the address from that host, or out of the pool")
+        };
+        let problems = self.failed.iter().map(problem).chain(self.conflicts.0.iter().map(conflict)).collect();
         let (exceptions, devices) = (Vec::new(), String::new());
         self.say(Word::Holds(Held { number: self.number, outcome: Ok(done), problems, exceptions, devices }));
     }
 
     /// Brings the kernel in step with the target. Returns the number of map writes.
     fn bring(&mut self) -> usize {
-        let (changes, failed) = match self.try_to_bring() {
-            Ok((changes, failed)) => (changes, failed),
-            Err(error) => (0, Some(error.to_string())),
-        };
+        let now = Instant::now();
+        let brought = self.announcements.bring(&self.target, now);
+        let Brought { changes, failed } = brought.unwrap_or_else(|error: TableError| Brought {
+            changes: 0,
+            failed: Some(error.to_string()),
+        });
+        self.note(failed);
+        let returned = returned(&mut self.cut_off, &self.target.network);
+        self.announcements.again(&returned, now);
+        changes
+    }
+
+    /// Notes what failed, for another try.
+    fn note(&mut self, failed: Option<String>) {
         let is_news = failed.as_ref() != self.failed.as_ref().map(|(why, _)| why);
         if let Some(why) = failed.as_ref().filter(|_| is_news) {
             warn!(why, "not all addresses are announced; tried again every second");
         }
         self.failed = failed.map(|why| (why, Instant::now() + AGAIN));
-        changes
-    }
-
-    fn try_to_bring(&mut self) -> Result<(usize, Option<String>), TableError> {
-        let now = Instant::now();
-        let Target { desired, network, devices } = &self.target;
-        self.schedule.limit(desired.settings.l2.unwrap_or_default());
-        if self.kernel.is_none() {
-            let kernel = Kernel::open(&self.pins)?;
-            kernel.announced().keys().for_each(|on_device| self.schedule.adopt(*on_device, now));
-            self.kernel = Some(kernel);
-        }
-        let Some(kernel) = &mut self.kernel else { return Ok((0, None)) };
-        let wanted = wanted(desired, network, devices);
-        let mut failed = kernel.join(&wanted, network);
-        let (begun, ended) = kernel.differences(&wanted);
-        for on_device in &ended {
-            kernel.remove(on_device)?;
-            self.schedule.end(*on_device);
-        }
-        let mut written = 0;
-        for (on_device, link) in &begun {
-            if let Err(error) = kernel.put(*on_device, *link) {
-                failed = Some(format!("{} addresses are not announced: {error}", begun.len() - written));
-                break;
-            }
-            self.schedule.begin(*on_device, now);
-            written += 1;
-        }
-        if written + ended.len() > 0 {
-            info!(begun = written, ended = ended.len(), "addresses announced by ARP and neighbour discovery");
-        }
-        let returned = returned(&mut self.cut_off, network);
-        let announced = kernel.announced().keys().filter(|(device, _)| returned.contains(device));
-        announced.for_each(|on_device| self.schedule.begin(*on_device, now));
-        Ok((written + ended.len(), failed))
-    }
-
-    /// Sends what is due.
-    fn announce(&mut self) {
-        while let Some(on_device) = self.schedule.take(Instant::now()) {
-            let Some(kernel) = &mut self.kernel else { return };
-            if let Err(error) = kernel.send(on_device) {
-                let (device, address) = on_device;
-                debug!(%error, device, %address, "not announced");
-                self.schedule.begin(on_device, Instant::now() + AGAIN);
-            }
-        }
     }
 
     /// Sends a message. If the receiver is gone, no tasks arrive either, and the thread ends.
@@ -247,9 +265,8 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     fn announcer() -> (Announcer, UnboundedReceiver<Word>) {
-        let (_, tasks) = mpsc::channel();
         let (words, said) = unbounded_channel();
-        (Announcer::new(Pins::new(Path::new("/nowhere")), tasks, words), said)
+        (Announcer::new(Pins::new(Path::new("/nowhere")), None, mpsc::channel(), words), said)
     }
 
     fn order(number: u64, desired: &Arc<Desired>) -> Task {

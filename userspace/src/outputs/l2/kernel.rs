@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 use common::maps::announced::{Announced, AnnouncedKey, OWNER_HERE};
 use common::maps::name;
-use common::wire::{arp, ndp};
+use common::maps::segment::Segment;
+use common::wire::{arp, heartbeat, ndp};
 use tracing::debug;
 
 use super::wanted::{OnDevice, members};
@@ -14,12 +15,12 @@ use crate::dataplane::pin::Pins;
 use crate::dataplane::table::{Table, TableError};
 use crate::model::Node;
 use crate::net::frames::FrameSocket;
-use crate::net::groups::{Groups, Member};
+use crate::net::groups::{Groups, Member, refuse};
 
 /// The kernel side.
 pub(super) struct Kernel {
     table: Table<AnnouncedKey, Announced>,
-    announced: BTreeMap<OnDevice, [u8; 6]>,
+    announced: BTreeMap<OnDevice, Announced>,
     groups: Groups,
     joined: BTreeSet<Member>,
     /// Opened for the first frame: a process that announces nothing need not have the right to (`CAP_NET_RAW`).
@@ -32,25 +33,30 @@ impl Kernel {
         let table = Table::open(pins.folder(), name::ANNOUNCED)?;
         let mut announced = BTreeMap::new();
         table.walk(|key: &AnnouncedKey, value: &Announced| {
-            announced.insert((key.device, key.address.into()), value.link);
+            announced.insert((key.device, key.address.into()), *value);
         })?;
         let (groups, joined) = (Groups::default(), BTreeSet::new());
         Ok(Self { table, announced, groups, joined, frames: None })
     }
 
     /// Returns what the map holds.
-    pub(super) fn announced(&self) -> &BTreeMap<OnDevice, [u8; 6]> {
+    pub(super) fn announced(&self) -> &BTreeMap<OnDevice, Announced> {
         &self.announced
+    }
+
+    /// Returns what this node announces of it.
+    pub(super) fn here(&self) -> impl Iterator<Item = &OnDevice> + Clone {
+        self.announced.iter().filter(|(_, value)| value.owner == OWNER_HERE).map(|(on_device, _)| on_device)
     }
 
     /// Returns what is to be written to the map, and what is to be deleted from it.
     pub(super) fn differences(
         &self,
-        wanted: &BTreeMap<OnDevice, [u8; 6]>,
-    ) -> (Vec<(OnDevice, [u8; 6])>, Vec<OnDevice>) {
+        wanted: &BTreeMap<OnDevice, Announced>,
+    ) -> (Vec<(OnDevice, Announced)>, Vec<OnDevice>) {
         let is_new =
-            |(on_device, link): &(&OnDevice, &[u8; 6])| self.announced.get(*on_device) != Some(*link);
-        let new = wanted.iter().filter(is_new).map(|(on_device, link)| (*on_device, *link)).collect();
+            |(on_device, value): &(&OnDevice, &Announced)| self.announced.get(*on_device) != Some(*value);
+        let new = wanted.iter().filter(is_new).map(|(on_device, value)| (*on_device, *value)).collect();
         let gone =
             self.announced.keys().filter(|on_device| !wanted.contains_key(*on_device)).copied().collect();
         (new, gone)
@@ -58,7 +64,7 @@ impl Kernel {
 
     /// Makes devices members of the groups of these addresses and of no others of ours. To be called before they are announced: a
     /// device would receive no solicitation for them. Returns what failed.
-    pub(super) fn join(&mut self, wanted: &BTreeMap<OnDevice, [u8; 6]>, network: &Node) -> Option<String> {
+    pub(super) fn join(&mut self, wanted: &BTreeMap<OnDevice, Announced>, network: &Node) -> Option<String> {
         let members_wanted = members(wanted.keys(), network);
         // Those of an earlier process, too.
         let left = members(self.announced.keys(), network);
@@ -90,11 +96,18 @@ impl Kernel {
         failed
     }
 
-    /// Has the programs answer for an address.
-    pub(super) fn put(&mut self, on_device: OnDevice, link: [u8; 6]) -> Result<(), TableError> {
-        self.table.put(&key(&on_device), &Announced { link, owner: OWNER_HERE })?;
-        self.announced.insert(on_device, link);
+    /// Has the programs answer for an address, or drop questions for it.
+    pub(super) fn put(&mut self, on_device: OnDevice, value: Announced) -> Result<(), TableError> {
+        self.table.put(&key(&on_device), &value)?;
+        self.announced.insert(on_device, value);
         Ok(())
+    }
+
+    /// Changes who announces an address that the map holds. Returns whether it does.
+    pub(super) fn give(&mut self, on_device: OnDevice, owner: u16) -> Result<bool, TableError> {
+        let Some(value) = self.announced.get(&on_device).copied() else { return Ok(false) };
+        self.put(on_device, Announced { owner, ..value })?;
+        Ok(true)
     }
 
     /// Leaves an address to the kernel.
@@ -106,13 +119,11 @@ impl Kernel {
 
     /// Announces an address that the programs answer for to the device's segment.
     pub(super) fn send(&mut self, on_device: OnDevice) -> io::Result<()> {
-        let Some(link) = self.announced.get(&on_device).copied() else { return Ok(()) };
-        let frames = match self.frames.take() {
-            Some(frames) => frames,
-            None => FrameSocket::open()?,
+        let Some(Announced { link, owner: OWNER_HERE }) = self.announced.get(&on_device).copied() else {
+            return Ok(());
         };
         let (device, address) = on_device;
-        let frames = self.frames.insert(frames);
+        let frames = self.frames()?;
         match address {
             IpAddr::V4(address) => [arp::REQUEST, arp::REPLY]
                 .iter()
@@ -120,9 +131,22 @@ impl Kernel {
             IpAddr::V6(address) => frames.send(device, &ndp::announcement(address, link)),
         }
     }
+
+    /// Sends a frame out of a device.
+    pub(super) fn send_frame(&mut self, device: u32, frame: &[u8]) -> io::Result<()> {
+        self.frames()?.send(device, frame)
+    }
+
+    fn frames(&mut self) -> io::Result<&FrameSocket> {
+        let frames = match self.frames.take() {
+            Some(frames) => frames,
+            None => FrameSocket::open()?,
+        };
+        Ok(self.frames.insert(frames))
+    }
 }
 
-fn key((device, address): &OnDevice) -> AnnouncedKey {
+pub(super) fn key((device, address): &OnDevice) -> AnnouncedKey {
     AnnouncedKey { device: *device, address: (*address).into() }
 }
 
@@ -135,5 +159,14 @@ pub(crate) fn leave_groups(pins: &Pins, network: &Node) {
         if let Err(error) = groups.leave(&member) {
             debug!(%error, ?member, "still a member");
         }
+    }
+    let Ok(segments) = Table::<u32, Segment>::open(pins.folder(), name::SEGMENTS) else { return };
+    let walked = segments.walk(|device: &u32, _: &Segment| {
+        if let Some(link) = network.links.get(device) {
+            drop(refuse(&link.name, heartbeat::GROUP));
+        }
+    });
+    if let Err(error) = walked {
+        debug!(%error, "devices still receive heartbeats");
     }
 }

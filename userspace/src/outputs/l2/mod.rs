@@ -3,17 +3,31 @@
 
 /// Which addresses are announced on which devices.
 mod wanted;
+/// Who may announce what in a cluster.
+mod candidates;
+/// Who announces what on a segment.
+mod ownership;
+/// Tables of bids, in frames.
+mod parts;
+/// Whether a segment is heard.
+mod reception;
+/// What a device hears and says.
+mod speaker;
+/// The speakers of all devices.
+mod speakers;
+/// Frames of other hosts.
+mod readers;
 /// When announcements are sent.
 mod schedule;
 /// What the kernel holds.
 mod kernel;
+/// What is announced, and how.
+mod announcements;
 /// The thread that announces.
 mod announcer;
-/// Which node of a segment announces an address.
-#[cfg_attr(not(test), expect(dead_code, reason = "TEMPORARY: taken out where the announcer uses it"))]
-mod ownership;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::thread;
@@ -38,11 +52,12 @@ pub(crate) struct L2Output {
 pub(crate) struct ServedSender(mpsc::Sender<Task>);
 
 impl L2Output {
-    /// Starts the thread. It does not change anything yet.
-    pub(crate) fn start(pins: Pins) -> io::Result<Self> {
+    /// Starts the thread. It does not change anything yet. `node` is the node's name in its cluster, where the nodes settle among
+    /// themselves who announces an address; `None`: it is alone, and announces what it serves if the settings say so.
+    pub(crate) fn start(pins: Pins, node: Option<Arc<str>>) -> io::Result<Self> {
         let (tasks, received) = mpsc::channel();
         let (words, said) = unbounded_channel();
-        let announcer = Announcer::new(pins, received, words);
+        let announcer = Announcer::new(pins, node, (tasks.clone(), received), words);
         thread::Builder::new().name("l2".into()).spawn(move || announcer.serve())?;
         Ok(Self { tasks, words: said })
     }
@@ -55,6 +70,12 @@ impl L2Output {
     /// Sends a task. If the thread is gone, [`Output::holds`] reports it.
     fn ask(&self, task: Task) {
         drop(self.tasks.send(task));
+    }
+}
+
+impl Drop for L2Output {
+    fn drop(&mut self) {
+        self.ask(Task::End);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use common::maps::announced::{Announced, OWNER_ELSEWHERE, OWNER_HERE};
 use common::wire::ndp;
 
 use crate::model::{Desired, Node};
@@ -11,18 +12,34 @@ use crate::net::groups::Member;
 /// An address on the segment of a device, by its index.
 pub(super) type OnDevice = (u32, IpAddr);
 
-/// Returns what is to be announced, with the link address that it has: each address that clients dial, on each device with the
-/// program. An address of the device itself stays the kernel's.
-pub(super) fn wanted(desired: &Desired, node: &Node, devices: &BTreeSet<u32>) -> BTreeMap<OnDevice, [u8; 6]> {
+/// Returns the addresses that clients dial.
+pub(super) fn dialled(desired: &Desired) -> BTreeSet<IpAddr> {
+    desired.listeners.iter().flat_map(|listener| &listener.addresses).copied().collect()
+}
+
+/// Returns what a node that is alone announces: each address that clients dial, on each device with the program.
+pub(super) fn alone(desired: &Desired, node: &Node, devices: &BTreeSet<u32>) -> BTreeMap<OnDevice, Announced> {
     if desired.settings.l2.is_none() {
         return BTreeMap::new();
     }
-    let dialled = desired.listeners.iter().flat_map(|listener| &listener.addresses);
-    let addresses: BTreeSet<IpAddr> = dialled.copied().collect();
-    let links = devices.iter().filter_map(|device| Some((*device, node.links.get(device)?.link_address?)));
-    let pairs =
-        links.flat_map(|(device, link)| addresses.iter().map(move |address| ((device, *address), link)));
-    pairs.filter(|(on_device, _)| !node.answered.contains(on_device)).collect()
+    let addresses = dialled(desired);
+    let pairs = devices.iter().flat_map(|device| addresses.iter().map(|address| (*device, *address)));
+    announced(pairs, node, |_| true)
+}
+
+/// Returns what the programs are to know of these addresses. An address of the device itself stays the kernel's, and so does
+/// every address of a device without a link address.
+pub(super) fn announced(
+    pairs: impl Iterator<Item = OnDevice>,
+    node: &Node,
+    is_here: impl Fn(&OnDevice) -> bool,
+) -> BTreeMap<OnDevice, Announced> {
+    let value = |on_device: OnDevice| {
+        let link = node.links.get(&on_device.0)?.link_address?;
+        let owner = if is_here(&on_device) { OWNER_HERE } else { OWNER_ELSEWHERE };
+        Some((on_device, Announced { link, owner }))
+    };
+    pairs.filter(|on_device| !node.answered.contains(on_device)).filter_map(value).collect()
 }
 
 /// Returns the memberships that devices need to receive solicitations for these addresses; none of devices that are gone.
@@ -43,6 +60,7 @@ mod tests {
     use crate::model::{DesiredListener, L2, Link, Protocol, Settings};
 
     const LINK: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const HERE: Announced = Announced { link: LINK, owner: OWNER_HERE };
 
     fn desired(addresses: &[&str]) -> Desired {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
@@ -68,8 +86,8 @@ mod tests {
 
     #[test]
     fn every_address_is_announced_on_each_device_with_the_program() {
-        let found = wanted(&desired(&["192.0.2.7", "2001:db8::7"]), &node(), &[2, 4, 9].into());
-        let on_eth0 = ["192.0.2.7", "2001:db8::7"].map(|address| ((2, address.parse().unwrap()), LINK));
+        let found = alone(&desired(&["192.0.2.7", "2001:db8::7"]), &node(), &[2, 4, 9].into());
+        let on_eth0 = ["192.0.2.7", "2001:db8::7"].map(|address| ((2, address.parse().unwrap()), HERE));
         assert_eq!(found, on_eth0.into(), "neither where there is no ARP, nor on a device that is gone");
         let member = Member { device: 2, name: "eth0".into(), group: "ff02::1:ff00:7".parse().unwrap() };
         assert_eq!(members(found.keys(), &node()), [member].into());
@@ -77,14 +95,22 @@ mod tests {
 
     #[test]
     fn what_a_devices_kernel_answers_for_stays_its_own_there_and_there_alone() {
-        let found = wanted(&desired(&["192.0.2.1"]), &node(), &[2, 3].into());
-        assert_eq!(found, [((3, "192.0.2.1".parse().unwrap()), LINK)].into());
+        let found = alone(&desired(&["192.0.2.1"]), &node(), &[2, 3].into());
+        assert_eq!(found, [((3, "192.0.2.1".parse().unwrap()), HERE)].into());
+    }
+
+    #[test]
+    fn what_another_node_announces_is_dropped_here() {
+        let pairs = ["192.0.2.7", "192.0.2.8"].map(|address| (2, address.parse().unwrap()));
+        let found = announced(pairs.into_iter(), &node(), |on_device| *on_device == pairs[0]);
+        let elsewhere = Announced { link: LINK, owner: OWNER_ELSEWHERE };
+        assert_eq!(found, [(pairs[0], HERE), (pairs[1], elsewhere)].into());
     }
 
     #[test]
     fn nothing_is_announced_unless_the_settings_say_so() {
         let mut desired = desired(&["192.0.2.7"]);
         desired.settings.l2 = None;
-        assert!(wanted(&desired, &node(), &[2].into()).is_empty());
+        assert!(alone(&desired, &node(), &[2].into()).is_empty());
     }
 }

@@ -1,0 +1,285 @@
+//! What is announced on the node's segments, and how: the kernel, the schedule and, in a cluster, the speakers that settle with
+//! other nodes who announces what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use common::maps::announced::{Announced, OWNER_ELSEWHERE, OWNER_HERE};
+use common::maps::settings::CookieKey;
+use sha2::{Digest, Sha256};
+use tracing::{debug, info};
+
+use super::announcer::{Target, Task};
+use super::candidates::{Candidates, candidates, node_id};
+use super::kernel::Kernel;
+use super::ownership::Standing;
+use super::readers::{Readers, Received};
+use super::schedule::Schedule;
+use super::speaker::{Keys, Step};
+use super::speakers::{Allowed, Bids, Speakers};
+use super::wanted::{OnDevice, alone, announced, dialled};
+use crate::dataplane::pin::Pins;
+use crate::dataplane::table::TableError;
+use crate::outputs::CookieKeys;
+
+/// What could not be sent is sent again after this time.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The announcements of all devices.
+pub(super) struct Announcements {
+    pins: Pins,
+    /// The node's name in its cluster; `None`: it is alone, and announces all that it serves.
+    node: Option<Arc<str>>,
+    /// Where frames of other hosts go.
+    tasks: Sender<Task>,
+    schedule: Schedule,
+    kernel: Option<Kernel>,
+    speakers: Option<(Speakers, Readers)>,
+}
+
+/// What was brought in step.
+#[derive(Debug, Default)]
+pub(super) struct Brought {
+    /// The number of map writes.
+    pub changes: usize,
+    /// What failed, and is to be tried again.
+    pub failed: Option<String>,
+}
+
+impl Announcements {
+    /// Those of a process that has not looked at the kernel yet.
+    pub(super) fn new(pins: Pins, node: Option<Arc<str>>, tasks: Sender<Task>) -> Self {
+        Self { pins, node, tasks, schedule: Schedule::default(), kernel: None, speakers: None }
+    }
+
+    /// Leaves everything as it is to another process.
+    pub(super) fn leave(&mut self) {
+        (self.kernel, self.speakers, self.schedule) = (None, None, Schedule::default());
+    }
+
+    /// When [`Self::turn`] is to be called.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let speakers = self.speakers.as_ref().and_then(|(speakers, _)| speakers.due());
+        [self.schedule.due(), speakers].into_iter().flatten().min()
+    }
+
+    /// Takes a frame of another host.
+    pub(super) fn received(&mut self, received: &Received) {
+        if let Some((speakers, _)) = &mut self.speakers {
+            speakers.received(received);
+        }
+    }
+
+    /// Brings the kernel in step with the target.
+    pub(super) fn bring(&mut self, target: &Target, now: Instant) -> Result<Brought, TableError> {
+        self.schedule.limit(target.desired.settings.l2.unwrap_or_default());
+        if self.kernel.is_none() {
+            let kernel = Kernel::open(&self.pins)?;
+            kernel.here().for_each(|on_device| self.schedule.adopt(*on_device, now));
+            self.kernel = Some(kernel);
+        }
+        let (wanted, failed) = match self.node.clone() {
+            None => (alone(&target.desired, &target.network, &target.devices), None),
+            Some(node) => match self.in_cluster(&node, target, now)? {
+                Settled::Wanted(wanted, failed) => (wanted, failed),
+                Settled::Unknown(why) => return Ok(Brought { failed: Some(why), changes: 0 }),
+            },
+        };
+        let Some(kernel) = &mut self.kernel else { return Ok(Brought::default()) };
+        let mut failed = kernel.join(&wanted, &target.network).or(failed);
+        let (begun, ended) = kernel.differences(&wanted);
+        for on_device in &ended {
+            kernel.remove(on_device)?;
+            self.schedule.end(*on_device);
+            if let Some((speakers, _)) = &self.speakers {
+                speakers.forget(on_device)?;
+            }
+        }
+        let mut written = 0;
+        for (on_device, value) in &begun {
+            if let Err(error) = kernel.put(*on_device, *value) {
+                failed = Some(format!("{} addresses are not announced: {error}", begun.len() - written));
+                break;
+            }
+            match value.owner {
+                OWNER_HERE => self.schedule.begin(*on_device, now),
+                _ => self.schedule.end(*on_device),
+            }
+            written += 1;
+        }
+        if written + ended.len() > 0 {
+            info!(begun = written, ended = ended.len(), "addresses announced by ARP and neighbour discovery");
+        }
+        Ok(Brought { changes: written + ended.len(), failed })
+    }
+
+    /// Follows what the cluster decided. Returns what the programs are to know.
+    fn in_cluster(&mut self, node: &str, target: &Target, now: Instant) -> Result<Settled, TableError> {
+        let Some(announcement) = target.announcement.as_deref() else { return self.unknown() };
+        let (addresses, devices) = (dialled(&target.desired), &target.devices);
+        let (all, crowded) = candidates(announcement, &addresses, devices, &target.network);
+        let keys = match target.keys.as_ref().map(heartbeat_keys) {
+            Some(keys) => keys,
+            None if all.is_empty() => Keys { keys: Default::default(), signs: 0 },
+            None => {
+                return Ok(Settled::Unknown("heartbeats cannot be signed before the cookie keys are known".into()));
+            }
+        };
+        if self.speakers.is_none() {
+            let opened = Speakers::open(&self.pins, node_id(node))?;
+            match Readers::start(&self.tasks) {
+                Ok(readers) => self.speakers = Some((opened, readers)),
+                Err(_) if all.is_empty() => opened.clear(&target.network)?,
+                Err(error) => {
+                    let why = format!("frames of other nodes cannot be received (CAP_NET_RAW): {error}");
+                    return Ok(Settled::Unknown(why));
+                }
+            }
+        }
+        let Some(((speakers, _), kernel)) = self.speakers.as_mut().zip(self.kernel.as_ref()) else {
+            return Ok(Settled::Wanted(BTreeMap::new(), None));
+        };
+        let candidates = if target.is_withdrawn { Candidates::new() } else { all.clone() };
+        let allowed = Allowed { candidates, grace: announcement.grace, keys, network: &target.network };
+        let (steps, mut failed) = speakers.follow(allowed, kernel.here(), now)?;
+        speakers.clear(&target.network)?;
+        self.carry_out(steps, now)?;
+        if !crowded.is_empty() {
+            let names: Vec<String> = crowded.iter().map(|device| target.network.name(*device)).collect();
+            failed = Some(format!(
+                "on {} only the first 32 nodes may announce addresses; name fewer by nodeSelectors of L2Advertisements",
+                names.join(", ")
+            ));
+        }
+        let Some((speakers, _)) = &self.speakers else { return Ok(Settled::Wanted(BTreeMap::new(), failed)) };
+        let pairs = all.iter().flat_map(|(device, addresses)| addresses.keys().map(|address| (*device, *address)));
+        let wanted = announced(pairs, &target.network, |on_device| speakers.is_here(on_device));
+        Ok(Settled::Wanted(wanted, failed))
+    }
+
+    /// Returns what the programs are to know while it is not known what the cluster decided: what an earlier agent settled with other
+    /// nodes, and nothing that a node announced alone.
+    fn unknown(&self) -> Result<Settled, TableError> {
+        let Some(kernel) = &self.kernel else { return Ok(Settled::Wanted(BTreeMap::new(), None)) };
+        let bids = Bids::open(&self.pins)?;
+        let mut wanted = BTreeMap::new();
+        for (on_device, value) in kernel.announced() {
+            if bids.epoch(on_device)?.is_some() {
+                wanted.insert(*on_device, *value);
+            }
+        }
+        Ok(Settled::Wanted(wanted, None))
+    }
+
+    /// Announces what the programs answer for on these devices, as if it were new.
+    pub(super) fn again(&mut self, devices: &BTreeSet<u32>, now: Instant) {
+        let Some(kernel) = &self.kernel else { return };
+        let here = kernel.here().filter(|(device, _)| devices.contains(device));
+        here.for_each(|on_device| self.schedule.begin(*on_device, now));
+    }
+
+    /// Does what is due.
+    pub(super) fn turn(&mut self, now: Instant) -> Result<(), TableError> {
+        if let Some((speakers, _)) = &mut self.speakers {
+            let steps = speakers.turn(now);
+            self.carry_out(steps, now)?;
+        }
+        while let Some(on_device) = self.schedule.take(now) {
+            let Some(kernel) = &mut self.kernel else { return Ok(()) };
+            if let Err(error) = kernel.send(on_device) {
+                let (device, address) = on_device;
+                debug!(%error, device, %address, "not announced");
+                self.schedule.begin(on_device, now + AGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, steps: Vec<(u32, Step)>, now: Instant) -> Result<(), TableError> {
+        let Some(((speakers, _), kernel)) = self.speakers.as_ref().zip(self.kernel.as_mut()) else {
+            return Ok(());
+        };
+        for (device, step) in steps {
+            match step {
+                Step::Open { address, epoch } => {
+                    let on_device = (device, address);
+                    speakers.keep(&on_device, epoch)?;
+                    if kernel.give(on_device, OWNER_HERE)? {
+                        info!(%address, device, epoch, "this node announces the address from now on");
+                        self.schedule.begin(on_device, now);
+                    }
+                }
+                Step::Close(address) => {
+                    let on_device = (device, address);
+                    if kernel.give(on_device, OWNER_ELSEWHERE)? {
+                        info!(%address, device, "this node does not announce the address any more");
+                    }
+                    self.schedule.end(on_device);
+                    speakers.forget(&on_device)?;
+                }
+                Step::Send(frame) => {
+                    if let Err(error) = kernel.send_frame(device, &frame) {
+                        debug!(%error, device, "a heartbeat is not sent");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the addresses that another host has on a segment, each with a sentence for people.
+    pub(super) fn conflicts(&self) -> BTreeMap<OnDevice, String> {
+        let Some(((speakers, _), kernel)) = self.speakers.as_ref().zip(self.kernel.as_ref()) else {
+            return BTreeMap::new();
+        };
+        let conflict = |on_device: &OnDevice| match speakers.standing(on_device)? {
+            Standing::Conflict { link: [a, b, c, d, e, f] } => Some((
+                *on_device,
+                format!(
+                    "the host with link address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has {} already",
+                    on_device.1
+                ),
+            )),
+            _ => None,
+        };
+        kernel.announced().keys().filter_map(conflict).collect()
+    }
+}
+
+/// What is to be announced in a cluster.
+enum Settled {
+    /// What the programs are to know, and what failed.
+    Wanted(BTreeMap<OnDevice, Announced>, Option<String>),
+    /// It is not known; what the programs know stays. With the reason.
+    Unknown(String),
+}
+
+/// Derives the keys of heartbeats from the cookies'.
+fn heartbeat_keys(keys: &CookieKeys) -> Keys {
+    let derived = |key: &CookieKey| {
+        let hash = Sha256::new().chain_update("vestibule heartbeat").chain_update(key.k0.to_le_bytes());
+        let hash = hash.chain_update(key.k1.to_le_bytes()).finalize();
+        let word = |at: usize| hash[at..at + 8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        CookieKey { k0: word(0), k1: word(8) }
+    };
+    Keys { keys: [derived(&keys.keys[0]), derived(&keys.keys[1])], signs: (keys.current & 1) as u8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_heartbeats_are_none_of_the_cookies() {
+        let cookies = CookieKeys { keys: [CookieKey { k0: 1, k1: 2 }, CookieKey { k0: 3, k1: 4 }], current: 1 };
+        let derived = heartbeat_keys(&cookies);
+        assert_eq!(derived.signs, 1);
+        assert_ne!(derived.keys[0], derived.keys[1]);
+        assert!(derived.keys.iter().all(|key| !cookies.keys.contains(key)));
+        let other = CookieKeys { keys: [CookieKey { k0: 1, k1: 5 }, cookies.keys[1]], current: 0 };
+        let other = heartbeat_keys(&other);
+        assert!(other.keys[0] != derived.keys[0] && other.keys[1] == derived.keys[1]);
+    }
+}

@@ -1,0 +1,153 @@
+//! Who may announce which address on which device, as the whole cluster decided. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::ownership::NodeId;
+use crate::model::digest;
+use crate::model::{Announcement, Node};
+
+/// The most candidates of one segment: each asks all others ten times a second.
+const MOST: usize = 32;
+
+/// The candidates for each address, by device.
+pub(super) type Candidates = BTreeMap<u32, BTreeMap<IpAddr, Arc<[NodeId]>>>;
+
+/// Returns the number by which frames name a node.
+pub(super) fn node_id(name: &str) -> NodeId {
+    digest::of(&["node", name])
+}
+
+/// Returns who may announce each address on each of these devices; an address that no rule covers there is not announced
+/// there. Also returns the devices whose segment has more candidates than it may.
+pub(super) fn candidates(
+    announcement: &Announcement,
+    addresses: &BTreeSet<IpAddr>,
+    devices: &BTreeSet<u32>,
+    node: &Node,
+) -> (Candidates, BTreeSet<u32>) {
+    let (mut found, mut crowded) = (Candidates::new(), BTreeSet::new());
+    for device in devices {
+        let Some(link) = node.links.get(device).filter(|link| link.link_address.is_some()) else { continue };
+        let rules: Vec<_> = announcement.rules.iter().filter(|rule| rule.is_for(&link.name)).collect();
+        let is_one = |member: &&Arc<str>| rules.iter().any(|rule| rule.admits(member));
+        let all: Vec<&Arc<str>> = announcement.members.iter().filter(is_one).collect();
+        if all.len() > MOST {
+            crowded.insert(*device);
+        }
+        let some = &all[..all.len().min(MOST)];
+        // Most addresses are covered by the same rules.
+        let mut known: BTreeMap<Vec<usize>, Arc<[NodeId]>> = BTreeMap::new();
+        let mut on_device = BTreeMap::new();
+        for address in addresses {
+            let covering: Vec<usize> =
+                (0..rules.len()).filter(|number| rules[*number].covers(*address)).collect();
+            if covering.is_empty() {
+                continue;
+            }
+            let admits = |member: &&&Arc<str>| covering.iter().any(|number| rules[*number].admits(member));
+            let these = || some.iter().filter(admits).map(|member| node_id(member)).collect();
+            let these = known.entry(covering.clone()).or_insert_with(these);
+            on_device.insert(*address, Arc::clone(these));
+        }
+        if !on_device.is_empty() {
+            found.insert(*device, on_device);
+        }
+    }
+    (found, crowded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::pool::AddressRange;
+    use crate::model::{AnnouncementRule, Link};
+    use std::time::Duration;
+
+    fn node() -> Node {
+        let link = |name: &str, link_address| Link { name: name.into(), link_address, ..Link::default() };
+        let links = [
+            (2, link("eth0", Some([2; 6]))),
+            (3, link("eth1", Some([2; 6]))),
+            (4, link("kube-ipvs0", None)),
+        ];
+        Node { links: links.into(), ..Node::default() }
+    }
+
+    fn range(first: &str, last: &str) -> AddressRange {
+        AddressRange { first: first.parse().unwrap(), last: last.parse().unwrap() }
+    }
+
+    fn announcement(members: usize, rules: Vec<AnnouncementRule>) -> Announcement {
+        let members = (0..members).map(|number| format!("node{number:02}").into()).collect();
+        Announcement { grace: Duration::from_secs(15), members, rules }
+    }
+
+    fn found(announcement: &Announcement, addresses: &[&str]) -> BTreeMap<(u32, String), Vec<NodeId>> {
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let (found, _) = candidates(announcement, &addresses, &[2, 3, 4, 9].into(), &node());
+        let on = |(device, addresses): (u32, BTreeMap<IpAddr, Arc<[NodeId]>>)| {
+            let one = move |(address, nodes): (IpAddr, Arc<[NodeId]>)| {
+                ((device, address.to_string()), nodes.to_vec())
+            };
+            addresses.into_iter().map(one)
+        };
+        found.into_iter().flat_map(on).collect()
+    }
+
+    fn ids(names: &[&str]) -> Vec<NodeId> {
+        names.iter().map(|name| node_id(name)).collect()
+    }
+
+    #[test]
+    fn without_a_rule_nothing_is_announced() {
+        assert!(found(&announcement(3, vec![]), &["192.0.2.7"]).is_empty());
+    }
+
+    #[test]
+    fn a_rule_without_fields_is_about_all_addresses_devices_and_members() {
+        let all = announcement(2, vec![AnnouncementRule::default()]);
+        let both = ids(&["node00", "node01"]);
+        let on = |device, address: &str| ((device, address.to_owned()), both.clone());
+        let expected = [on(2, "192.0.2.7"), on(2, "2001:db8::7"), on(3, "192.0.2.7"), on(3, "2001:db8::7")];
+        assert_eq!(found(&all, &["192.0.2.7", "2001:db8::7"]), expected.into());
+    }
+
+    #[test]
+    fn rules_that_cover_an_address_add_up_and_others_do_not_count() {
+        let rule = |addresses, node: &str, device: &str| AnnouncementRule {
+            addresses,
+            nodes: vec![node.into()],
+            interfaces: vec![device.into()],
+        };
+        let low = range("192.0.2.1", "192.0.2.9");
+        let all = announcement(
+            3,
+            vec![
+                rule(vec![low], "node00", "eth0"),
+                rule(vec![range("192.0.2.5", "192.0.2.5")], "node02", "eth0"),
+                rule(vec![low], "elsewhere", "eth1"),
+            ],
+        );
+        let expected = [
+            ((2, "192.0.2.1".to_owned()), ids(&["node00"])),
+            ((2, "192.0.2.5".to_owned()), ids(&["node00", "node02"])),
+            // Covered, so that nothing on this node answers; but nobody may.
+            ((3, "192.0.2.1".to_owned()), vec![]),
+            ((3, "192.0.2.5".to_owned()), vec![]),
+        ];
+        assert_eq!(found(&all, &["192.0.2.1", "192.0.2.5", "192.0.2.10"]), expected.into());
+    }
+
+    #[test]
+    fn a_segment_has_at_most_thirty_two_candidates_and_says_so() {
+        let many = announcement(33, vec![AnnouncementRule::default()]);
+        let (found, crowded) =
+            candidates(&many, &["192.0.2.7".parse().unwrap()].into(), &[2].into(), &node());
+        assert_eq!((found[&2].values().next().unwrap().len(), crowded), (MOST, [2].into()));
+        let few = announcement(32, vec![AnnouncementRule::default()]);
+        let (_, crowded) = candidates(&few, &["192.0.2.7".parse().unwrap()].into(), &[2].into(), &node());
+        assert!(crowded.is_empty());
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether a segment is heard at all: a node that is cut off must not take addresses over from nodes that only it cannot hear. Pure.
+
+use std::time::{Duration, Instant};
+
+/// Without a frame for this long, a device's counter is read, and routers are asked.
+const LOOK: Duration = Duration::from_millis(300);
+/// Routers are asked this often.
+const ASK: Duration = Duration::from_millis(250);
+/// Without a frame for this long, a node is cut off.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// What a device received.
+#[derive(Debug)]
+pub(super) struct Reception {
+    /// The device's counter, when it was read last.
+    counted: Option<u64>,
+    heard: Instant,
+    asked: Option<Instant>,
+}
+
+impl Reception {
+    /// That of a device which is taken to be heard now.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { counted: None, heard: now, asked: None }
+    }
+
+    /// Takes a frame of another host.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// Whether the device's counter is to be read.
+    pub(super) fn is_to_be_read(&self, now: Instant) -> bool {
+        now.duration_since(self.heard) >= LOOK
+    }
+
+    /// Takes the number of frames that the device has received; `None`: it cannot be read.
+    pub(super) fn read(&mut self, counted: Option<u64>, now: Instant) {
+        if let Some((before, after)) = self.counted.zip(counted)
+            && after != before
+        {
+            self.heard = now;
+        }
+        self.counted = counted;
+    }
+
+    /// Whether routers are to be asked now: an answer would be received.
+    pub(super) fn is_asking(&mut self, now: Instant) -> bool {
+        let is_due = self.is_to_be_read(now) && self.asked.is_none_or(|at| now.duration_since(at) >= ASK);
+        if is_due {
+            self.asked = Some(now);
+        }
+        is_due
+    }
+
+    /// Whether the node is cut off.
+    pub(super) fn is_isolated(&self, now: Instant) -> bool {
+        now.duration_since(self.heard) >= SILENCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(start: Instant, millis: u64) -> Instant {
+        start + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn who_receives_nothing_for_a_second_is_cut_off_until_a_frame_comes() {
+        let start = Instant::now();
+        let mut this = Reception::new(start);
+        assert!(!this.is_to_be_read(after(start, 299)) && this.is_to_be_read(after(start, 300)));
+        this.read(Some(7), after(start, 300));
+        this.read(Some(7), after(start, 400));
+        assert!(!this.is_isolated(after(start, 999)) && this.is_isolated(after(start, 1_000)));
+        this.read(Some(8), after(start, 1_100));
+        assert!(!this.is_isolated(after(start, 1_100)), "the counter grew");
+        assert!(this.is_isolated(after(start, 2_100)));
+        this.heard(after(start, 2_200));
+        assert!(!this.is_isolated(after(start, 2_300)));
+    }
+
+    #[test]
+    fn a_counter_that_cannot_be_read_shows_nothing() {
+        let start = Instant::now();
+        let mut this = Reception::new(start);
+        for (millis, counted) in [(300, Some(7)), (600, None), (900, Some(8))] {
+            this.read(counted, after(start, millis));
+        }
+        assert!(this.is_isolated(after(start, 1_000)));
+    }
+
+    #[test]
+    fn routers_are_asked_only_on_a_quiet_segment_and_not_all_the_time() {
+        let start = Instant::now();
+        let mut this = Reception::new(start);
+        let asked = [100, 299, 300, 400, 549, 550, 800].map(|millis| this.is_asking(after(start, millis)));
+        assert_eq!(asked, [false, false, true, false, false, true, true]);
+    }
+}

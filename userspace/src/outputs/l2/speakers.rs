@@ -1,0 +1,209 @@
+//! The speakers of all devices on which several nodes may announce addresses, and the maps that outlive the agent: what the programs
+//! know of a segment, and the epochs of what the node announces.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use common::maps::announced::AnnouncedKey;
+use common::maps::name;
+use common::maps::segment::{Bid, Segment as Entry};
+use common::wire::heartbeat;
+use tracing::{debug, warn};
+
+use super::candidates::Candidates;
+use super::kernel::key;
+use super::ownership::{NodeId, Rules, Segment, Standing};
+use super::readers::Received;
+use super::speaker::{Keys, Speaker, Step};
+use super::wanted::OnDevice;
+use crate::dataplane::pin::Pins;
+use crate::dataplane::table::{Table, TableError};
+use crate::model::Node;
+use crate::net::frames::claim;
+use crate::net::groups;
+use crate::outputs::now_ns;
+
+/// What the cluster and the node say.
+pub(super) struct Allowed<'a> {
+    /// Who may announce what.
+    pub candidates: Candidates,
+    /// For how long a node goes on answering without its agent.
+    pub grace: Duration,
+    /// The keys of heartbeats.
+    pub keys: Keys,
+    /// The node's network.
+    pub network: &'a Node,
+}
+
+/// The epochs by which this node announces addresses, which outlive the agent.
+pub(super) struct Bids(Table<AnnouncedKey, Bid>);
+
+impl Bids {
+    /// Opens the map.
+    pub(super) fn open(pins: &Pins) -> Result<Self, TableError> {
+        Table::open(pins.folder(), name::BIDS).map(Self)
+    }
+
+    /// Returns the epoch by which an address was announced; `None`: it was not, or by a node that was alone.
+    pub(super) fn epoch(&self, on_device: &OnDevice) -> Result<Option<u64>, TableError> {
+        Ok(self.0.look_up(&key(on_device))?.map(|bid| bid.epoch))
+    }
+}
+
+/// The speakers, by device.
+pub(super) struct Speakers {
+    own: NodeId,
+    segments: Table<u32, Entry>,
+    bids: Bids,
+    on: BTreeMap<u32, Speaker>,
+}
+
+impl Speakers {
+    /// Opens the maps.
+    pub(super) fn open(pins: &Pins, own: NodeId) -> Result<Self, TableError> {
+        let segments = Table::open(pins.folder(), name::SEGMENTS)?;
+        Ok(Self { own, segments, bids: Bids::open(pins)?, on: BTreeMap::new() })
+    }
+
+    /// Follows what is allowed: each device where this node is a candidate for an address has a speaker. `held` are the addresses that
+    /// the programs answer for. Returns what is to be done on devices that lost their speaker, and why some have none.
+    pub(super) fn follow<'a>(
+        &mut self,
+        allowed: Allowed<'_>,
+        held: impl Iterator<Item = &'a OnDevice> + Clone,
+        now: Instant,
+    ) -> Result<(Vec<(u32, Step)>, Option<String>), TableError> {
+        let Allowed { mut candidates, grace, keys, network } = allowed;
+        candidates.retain(|_, addresses| addresses.values().any(|nodes| nodes.contains(&self.own)));
+        let mut steps = Vec::new();
+        let gone: Vec<u32> = self.on.keys().filter(|device| !candidates.contains_key(device)).copied().collect();
+        for device in gone {
+            steps.extend(self.end(device, network, now)?);
+        }
+        let mut failed = None;
+        for (device, addresses) in candidates {
+            let Some(link) = network.links.get(&device) else { continue };
+            let (Some(address), name) = (link.link_address, &link.name) else { continue };
+            if let Err(error) = groups::admit(name, heartbeat::GROUP) {
+                failed = Some(format!("device {name} cannot receive heartbeats: {error}"));
+            }
+            if !self.on.contains_key(&device) {
+                let held = held.clone().filter(|(other, _)| *other == device).map(|(_, address)| *address);
+                let speaker = self.begin(device, name, held, grace, now)?;
+                self.on.insert(device, speaker);
+            }
+            let Some(speaker) = self.on.get_mut(&device) else { continue };
+            let routers = network.routers.iter().filter(|(other, _)| *other == device);
+            speaker.follow(link, address, routers.map(|(_, router)| *router).collect(), &keys);
+            speaker.allow(addresses, grace, now);
+        }
+        Ok((steps, failed))
+    }
+
+    /// Makes a device's speaker. What an earlier agent announced there goes on.
+    fn begin(
+        &self,
+        device: u32,
+        name: &str,
+        held: impl Iterator<Item = IpAddr>,
+        grace: Duration,
+        now: Instant,
+    ) -> Result<Speaker, TableError> {
+        let before = self.segments.look_up(&device)?.filter(|entry| entry.node == self.own);
+        let boot = before.map_or_else(random, |entry| entry.boot);
+        let entry = Entry { node: self.own, boot, ..before.unwrap_or_default() };
+        let mut ownership = Segment::new(self.own, Rules { grace }, random(), now_ns(), now);
+        for address in held {
+            if let Some(epoch) = self.bids.epoch(&(device, address))? {
+                ownership.adopt(address, epoch, now);
+            }
+        }
+        Ok(Speaker::new(name, entry, ownership, now))
+    }
+
+    /// Ends a device's speaker. Returns what is still to be done.
+    fn end(&mut self, device: u32, network: &Node, now: Instant) -> Result<Vec<(u32, Step)>, TableError> {
+        let Some(mut speaker) = self.on.remove(&device) else { return Ok(Vec::new()) };
+        speaker.release();
+        let (_, steps) = speaker.turn(now, now_ns());
+        self.segments.remove(&device)?;
+        if let Some(link) = network.links.get(&device)
+            && let Err(error) = groups::refuse(&link.name, heartbeat::GROUP)
+        {
+            debug!(%error, device = link.name, "still receives heartbeats");
+        }
+        Ok(steps.into_iter().map(|step| (device, step)).collect())
+    }
+
+    /// Ends what an earlier process began on devices without a speaker.
+    pub(super) fn clear(&self, network: &Node) -> Result<(), TableError> {
+        let mut left = Vec::new();
+        self.segments.walk(|device: &u32, _: &Entry| left.push(*device))?;
+        for device in left.into_iter().filter(|device| !self.on.contains_key(device)) {
+            self.segments.remove(&device)?;
+            if let Some(link) = network.links.get(&device) {
+                drop(groups::refuse(&link.name, heartbeat::GROUP));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a frame of another host.
+    pub(super) fn received(&mut self, received: &Received) {
+        let Some(speaker) = self.on.get_mut(&received.device) else { return };
+        if received.is_heartbeat {
+            speaker.heard(&received.bytes, received.time);
+        } else if let Some((address, link)) = claim(&received.bytes) {
+            speaker.claimed(address, link, received.time);
+        }
+    }
+
+    /// When [`Self::turn`] is to be called; `None`: there are no speakers.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.on.values().map(Speaker::due).min()
+    }
+
+    /// Does what is due. Returns what is to be done, by device.
+    pub(super) fn turn(&mut self, now: Instant) -> Vec<(u32, Step)> {
+        let mut steps = Vec::new();
+        for (device, speaker) in &mut self.on {
+            if speaker.due() > now {
+                continue;
+            }
+            let (entry, these) = speaker.turn(now, now_ns());
+            if let Err(error) = self.segments.put(device, &entry) {
+                warn!(%error, device, "heartbeats are not answered");
+            }
+            steps.extend(these.into_iter().map(|step| (*device, step)));
+        }
+        steps
+    }
+
+    /// Keeps the epoch by which an address is announced, for the next agent.
+    pub(super) fn keep(&self, on_device: &OnDevice, epoch: u64) -> Result<(), TableError> {
+        self.bids.0.put(&key(on_device), &Bid { epoch })
+    }
+
+    /// Forgets it.
+    pub(super) fn forget(&self, on_device: &OnDevice) -> Result<(), TableError> {
+        self.bids.0.remove(&key(on_device)).map(drop)
+    }
+
+    /// What is known of an address on a device; `None`: there is no speaker.
+    pub(super) fn standing(&self, (device, address): &OnDevice) -> Option<Standing> {
+        Some(self.on.get(device)?.standing(address))
+    }
+
+    /// Whether this node announces an address on a device.
+    pub(super) fn is_here(&self, on_device: &OnDevice) -> bool {
+        matches!(self.standing(on_device), Some(Standing::Here { .. }))
+    }
+}
+
+/// Returns a random number. It is no secret: it only differs from one boot to the next.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
