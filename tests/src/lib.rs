@@ -53,6 +53,8 @@ pub mod corpus;
 pub mod config;
 /// The real binary.
 pub mod daemon;
+/// A TCP relay between namespaces.
+pub mod relay;
 /// The JSON that its commands print.
 pub mod report;
 /// Temporary folders of one test.

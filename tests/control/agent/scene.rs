@@ -156,20 +156,8 @@ impl Scene {
 
     /// The same by this build.
     pub(crate) fn agent_of(&self, build: &Path, pod: &str, kubeconfig: &Path, flags: &[&str]) -> Agent {
-        let path = |name: &str| self.folder.path().join(name);
-        let socket = path(&format!("{pod}.sock"));
-        let mut command = self.namespace.command(build);
-        command.arg("--pins").arg(self.pins.path());
-        command.args(["agent", "--log-format=json", "--config"]).arg(path("vestibule.json"));
-        if !flags.iter().any(|flag| flag.starts_with("--metrics-port=")) {
-            command.arg("--metrics-port=0");
-        }
-        for (flag, folder) in [("--state", "state"), ("--run", "run")] {
-            command.arg(flag).arg(path(folder));
-        }
-        command.args(flags).arg("--socket").arg(&socket).env("NODE_NAME", NODE);
-        command.env("VESTIBULE_LOG", "debug,hyper=info,kube=info,rustls=info,tower=info");
-        Agent { process: Process::start(command, &self.folder, pod, kubeconfig), socket }
+        let host = Host { name: NODE, namespace: &self.namespace, pins: &self.pins, folder: &self.folder };
+        Agent::start(&host, build, pod, kubeconfig, flags)
     }
 
     /// Starts a controller next to the agents, with these flags.
@@ -261,7 +249,35 @@ pub(crate) struct Agent {
     socket: PathBuf,
 }
 
+/// Where an agent runs.
+pub(crate) struct Host<'a> {
+    /// The node's name.
+    pub(crate) name: &'a str,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) pins: &'a Pins,
+    /// The chart's file is there, and what agents keep.
+    pub(crate) folder: &'a TempDir,
+}
+
 impl Agent {
+    /// Starts this build on a node, as the pod of this name.
+    pub(crate) fn start(host: &Host<'_>, build: &Path, pod: &str, kubeconfig: &Path, flags: &[&str]) -> Self {
+        let path = |name: &str| host.folder.path().join(name);
+        let socket = path(&format!("{pod}.sock"));
+        let mut command = host.namespace.command(build);
+        command.arg("--pins").arg(host.pins.path());
+        command.args(["agent", "--log-format=json", "--config"]).arg(path("vestibule.json"));
+        if !flags.iter().any(|flag| flag.starts_with("--metrics-port=")) {
+            command.arg("--metrics-port=0");
+        }
+        for (flag, folder) in [("--state", "state"), ("--run", "run")] {
+            command.arg(flag).arg(path(folder));
+        }
+        command.args(flags).arg("--socket").arg(&socket).env("NODE_NAME", host.name);
+        command.env("VESTIBULE_LOG", "debug,hyper=info,kube=info,rustls=info,tower=info");
+        Self { process: Process::start(command, host.folder, pod, kubeconfig), socket }
+    }
+
     /// Returns the last lines of its log.
     pub(crate) fn log(&self) -> String {
         let text = self.process.log();

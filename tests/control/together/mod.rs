@@ -20,6 +20,8 @@ mod chart;
 mod ingress;
 /// Source ranges of Services.
 mod source_ranges;
+/// Nodes that share a segment.
+mod segment;
 /// Ten agents.
 mod fleet;
 /// Vestibule is withdrawn from the cluster, or from a node.

@@ -1,0 +1,146 @@
+//! Nodes on one segment, which settle among themselves who announces an address.
+
+/// The segment.
+mod scene;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use tests::skip_without_root;
+
+use scene::{Segment, VIPS};
+
+/// Long enough for an answer on a busy machine.
+const ANSWER: Duration = Duration::from_millis(200);
+
+/// Asks for both VIPs until the time is over. Returns who answered each question; nobody ever answers together with another.
+fn answers(segment: &Segment, time: Duration) -> Vec<(usize, BTreeSet<[u8; 6]>)> {
+    let begun = Instant::now();
+    let mut all = Vec::new();
+    while begun.elapsed() < time {
+        for (number, vip) in VIPS.iter().enumerate() {
+            let links = segment.ask(vip, ANSWER);
+            assert!(links.len() <= 1, "{vip} is answered by {links:x?}\n{}", segment.logs());
+            all.push((number, links));
+        }
+    }
+    all
+}
+
+/// Returns the nodes that own the VIPs.
+fn owners(segment: &Segment) -> [usize; 2] {
+    VIPS.map(|vip| segment.owner(vip))
+}
+
+/// Whether each VIP is announced by one node, which answers for it and serves it.
+fn is_settled(segment: &Segment) -> bool {
+    segment.forget();
+    VIPS.iter().all(|vip| {
+        let owners = segment.owners(vip);
+        let [owner] = owners[..] else { return false };
+        let answered = segment.ask(vip, ANSWER);
+        answered == [segment.nodes[owner].link].into() && segment.dial(vip).is_ok()
+    })
+}
+
+#[test]
+fn one_of_three_nodes_answers_for_an_address_and_a_killed_agent_that_returns_moves_nothing() {
+    skip_without_root!();
+    let mut segment = Segment::new(3);
+    let before = owners(&segment);
+    assert!(is_settled(&segment), "{}", segment.logs());
+    // The other nodes are silent.
+    assert!(answers(&segment, Duration::from_secs(1)).iter().all(|(number, links)| {
+        *links == [segment.nodes[before[*number]].link].into()
+    }));
+    segment.crash(before[0]);
+    // Its kernel answers on.
+    assert_eq!(segment.ask(VIPS[0], ANSWER), [segment.nodes[before[0]].link].into());
+    segment.start(before[0]);
+    let links = before.map(|owner| segment.nodes[owner].link);
+    for (number, answered) in answers(&segment, Duration::from_secs(4)) {
+        assert_eq!(answered, [links[number]].into(), "{}\n{}", VIPS[number], segment.logs());
+    }
+    assert_eq!(owners(&segment), before);
+}
+
+#[test]
+fn an_address_moves_from_a_node_whose_agent_is_dead_for_longer_than_its_grace() {
+    skip_without_root!();
+    let mut segment = Segment::new(2);
+    let before = owners(&segment);
+    segment.crash(before[0]);
+    let other = 1 - before[0];
+    segment.until("the other node announces it", |segment| segment.owners(VIPS[0]).contains(&other));
+    // The map of the dead agent's node still says that it answers; its gate does not let it.
+    for _ in 0..5 {
+        assert_eq!(segment.ask(VIPS[0], ANSWER), [segment.nodes[other].link].into(), "{}", segment.logs());
+    }
+    segment.start(before[0]);
+    segment.until("the returned agent has learned who announces it", |segment| {
+        segment.owners(VIPS[0]) == [other]
+    });
+    for (number, answered) in answers(&segment, Duration::from_secs(2)) {
+        assert!(number == 1 || answered == [segment.nodes[other].link].into(), "{}", segment.logs());
+    }
+}
+
+#[test]
+fn all_agents_dead_stop_no_address() {
+    skip_without_root!();
+    let mut segment = Segment::new(2);
+    let links = owners(&segment).map(|owner| segment.nodes[owner].link);
+    (0..2).for_each(|number| segment.crash(number));
+    // Longer than the grace: with nobody there to take over, the gates stay open.
+    std::thread::sleep(Duration::from_secs(4));
+    for (number, answered) in answers(&segment, Duration::from_secs(1)) {
+        assert_eq!(answered, [links[number]].into(), "{}", VIPS[number]);
+    }
+}
+
+#[test]
+fn another_node_answers_when_one_is_off_and_without_the_api_server() {
+    skip_without_root!();
+    let mut segment = Segment::new(3);
+    (0..3).for_each(|number| segment.disconnect(number));
+    let off = segment.owner(VIPS[0]);
+    segment.link(off, "down");
+    segment.until("another node announces it", |segment| {
+        VIPS.iter().all(|vip| segment.owners(vip).iter().any(|owner| *owner != off))
+    });
+    for (number, answered) in answers(&segment, Duration::from_secs(1)) {
+        assert!(answered.len() == 1 && !answered.contains(&segment.nodes[off].link), "{}", VIPS[number]);
+    }
+    segment.forget();
+    assert!(VIPS.iter().all(|vip| segment.dial(vip).is_ok()), "{}", segment.logs());
+    // What it still held when it came back, it gives up: the other has the higher epoch.
+    let after: Vec<usize> =
+        VIPS.iter().map(|vip| *segment.owners(vip).iter().find(|owner| **owner != off).unwrap()).collect();
+    segment.link(off, "up");
+    segment.until("each address has one owner", |segment| VIPS.iter().all(|vip| segment.owners(vip).len() == 1));
+    assert_eq!(owners(&segment).to_vec(), after);
+    assert!(is_settled(&segment), "{}", segment.logs());
+}
+
+#[test]
+fn a_stopped_agent_that_goes_on_takes_nothing_back() {
+    skip_without_root!();
+    let segment = Segment::new(2);
+    let before = segment.owner(VIPS[0]);
+    let other = 1 - before;
+    segment.signal(before, Signal::SIGSTOP);
+    segment.until("the other node announces it", |segment| segment.owners(VIPS[0]).contains(&other));
+    segment.signal(before, Signal::SIGCONT);
+    segment.until("it has learned who announces it", |segment| segment.owners(VIPS[0]) == [other]);
+    for (number, answered) in answers(&segment, Duration::from_secs(2)) {
+        assert!(number == 1 || answered == [segment.nodes[other].link].into(), "{}", segment.logs());
+    }
+    // Shorter than its grace, nothing moves.
+    let owners = owners(&segment);
+    segment.signal(other, Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(1_500));
+    segment.signal(other, Signal::SIGCONT);
+    answers(&segment, Duration::from_secs(2));
+    assert_eq!(owners, self::owners(&segment));
+}
