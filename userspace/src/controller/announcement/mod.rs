@@ -124,7 +124,7 @@ impl Announcements {
         if free > now {
             return Err(Some(free));
         }
-        self.flights.begin(NAME);
+        self.flights.begin(NAME, now);
         self.written = Some(now);
         Ok(write)
     }
