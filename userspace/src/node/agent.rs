@@ -96,7 +96,8 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     telemetry.answer(bound.map_err(|source| NodeError::Path { path: options.admin.clone(), source })?);
     telemetry.serve_port(options.metrics_port, options.metrics_access.clone());
     let network = inputs.follow_network()?;
-    let client = kubernetes::connect(kube::Config::infer().await?)?;
+    let who = format!("agent ({})", options.identity.node);
+    let client = kubernetes::connect(kube::Config::infer().await?, &who)?;
     telemetry.tell_api(&client, &options.identity);
     if let Some(set) = &options.daemon_set {
         inputs.belong_to(Membership::new(&client, &options.identity, set));

@@ -11,21 +11,36 @@ use common::maps::settings::CookieKey;
 use sha2::{Digest, Sha256};
 use tracing::{debug, info};
 
-use super::announcer::{Target, Task};
 use super::candidates::{Candidates, candidates, node_id};
 use super::kernel::Kernel;
 use super::ownership::Standing;
-use super::readers::{Readers, Received};
+use super::readers::Readers;
 use super::schedule::Schedule;
 use super::speaker::{Keys, Step};
-use super::speakers::{Allowed, Bids, Speakers};
+use super::speakers::{Allowed, Bids, Speakers, Steps};
+use super::task::{Received, Task};
 use super::wanted::{OnDevice, alone, announced, dialled};
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
+use crate::model::{Announcement, Desired, Node};
 use crate::outputs::CookieKeys;
 
 /// What could not be sent is sent again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// What is to be announced, as far as it is served.
+#[derive(Debug, Default)]
+pub(super) struct Target {
+    pub desired: Arc<Desired>,
+    pub network: Arc<Node>,
+    /// Indices of the devices with the program.
+    pub devices: BTreeSet<u32>,
+    /// What the cluster decided; `None`: nothing.
+    pub announcement: Option<Arc<Announcement>>,
+    pub keys: Option<CookieKeys>,
+    /// The node leaves the cluster.
+    pub is_withdrawn: bool,
+}
 
 /// The announcements of all devices.
 pub(super) struct Announcements {
@@ -124,7 +139,9 @@ impl Announcements {
             Some(keys) => keys,
             None if all.is_empty() => Keys { keys: Default::default(), signs: 0 },
             None => {
-                return Ok(Settled::Unknown("heartbeats cannot be signed before the cookie keys are known".into()));
+                return Ok(Settled::Unknown(
+                    "heartbeats cannot be signed before the cookie keys are known".into(),
+                ));
             }
         };
         if self.speakers.is_none() {
@@ -154,7 +171,8 @@ impl Announcements {
             ));
         }
         let Some((speakers, _)) = &self.speakers else { return Ok(Settled::Wanted(BTreeMap::new(), failed)) };
-        let pairs = all.iter().flat_map(|(device, addresses)| addresses.keys().map(|address| (*device, *address)));
+        let pairs =
+            all.iter().flat_map(|(device, addresses)| addresses.keys().map(|address| (*device, *address)));
         let wanted = announced(pairs, &target.network, |on_device| speakers.is_here(on_device));
         Ok(Settled::Wanted(wanted, failed))
     }
@@ -197,7 +215,7 @@ impl Announcements {
         Ok(())
     }
 
-    fn carry_out(&mut self, steps: Vec<(u32, Step)>, now: Instant) -> Result<(), TableError> {
+    fn carry_out(&mut self, steps: Steps, now: Instant) -> Result<(), TableError> {
         let Some(((speakers, _), kernel)) = self.speakers.as_ref().zip(self.kernel.as_mut()) else {
             return Ok(());
         };
@@ -273,7 +291,8 @@ mod tests {
 
     #[test]
     fn keys_of_heartbeats_are_none_of_the_cookies() {
-        let cookies = CookieKeys { keys: [CookieKey { k0: 1, k1: 2 }, CookieKey { k0: 3, k1: 4 }], current: 1 };
+        let cookies =
+            CookieKeys { keys: [CookieKey { k0: 1, k1: 2 }, CookieKey { k0: 3, k1: 4 }], current: 1 };
         let derived = heartbeat_keys(&cookies);
         assert_eq!(derived.signs, 1);
         assert_ne!(derived.keys[0], derived.keys[1]);

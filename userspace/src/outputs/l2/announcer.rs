@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
-use super::announcements::{Announcements, Brought};
-use super::readers::Received;
+use super::announcements::{Announcements, Brought, Target};
+use super::task::{Served, Task};
 use super::wanted::OnDevice;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
-use crate::model::{Announcement, Desired, Node, Problem};
-use crate::outputs::{CookieKeys, Done, Held, Order, Word};
+use crate::model::{Node, Problem};
+use crate::outputs::{Done, Held, Order, Word};
 
 /// The longest wait for a task.
 const LOOK: Duration = Duration::from_secs(60);
@@ -23,42 +23,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// The most tasks that are carried out before what is due.
 const TASKS: usize = 8_192;
-
-/// A task for the thread.
-#[derive(Debug)]
-pub(super) enum Task {
-    Prepare,
-    Apply(Box<Order>),
-    Served(Served),
-    Received(Received),
-    Release,
-    End,
-}
-
-/// The answer of the maps' output to an order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Served {
-    /// The order's number.
-    pub number: u64,
-    /// Whether the order was carried out. Otherwise what was served before still is.
-    pub is_whole: bool,
-    /// Indices of the devices with the program; `None`: not known.
-    pub devices: Option<BTreeSet<u32>>,
-}
-
-/// What is to be announced, as far as it is served.
-#[derive(Debug, Default)]
-pub(super) struct Target {
-    pub desired: Arc<Desired>,
-    pub network: Arc<Node>,
-    /// Indices of the devices with the program.
-    pub devices: BTreeSet<u32>,
-    /// What the cluster decided; `None`: nothing.
-    pub announcement: Option<Arc<Announcement>>,
-    pub keys: Option<CookieKeys>,
-    /// The node leaves the cluster.
-    pub is_withdrawn: bool,
-}
 
 /// The state of the thread.
 pub(super) struct Announcer {
@@ -213,7 +177,11 @@ impl Announcer {
         let conflict = |((device, _), what): (&OnDevice, &String)| {
             let device = self.target.network.name(*device);
             let what = format!("{what}, so no node announces it there");
-            Problem::warning(format!("addresses on {device}"), what, "take the address from that host, or out of the pool")
+            Problem::warning(
+                format!("addresses on {device}"),
+                what,
+                "take the address from that host, or out of the pool",
+            )
         };
         let problems = self.failed.iter().map(problem).chain(self.conflicts.0.iter().map(conflict)).collect();
         let (exceptions, devices) = (Vec::new(), String::new());
@@ -224,10 +192,8 @@ impl Announcer {
     fn bring(&mut self) -> usize {
         let now = Instant::now();
         let brought = self.announcements.bring(&self.target, now);
-        let Brought { changes, failed } = brought.unwrap_or_else(|error: TableError| Brought {
-            changes: 0,
-            failed: Some(error.to_string()),
-        });
+        let Brought { changes, failed } = brought
+            .unwrap_or_else(|error: TableError| Brought { changes: 0, failed: Some(error.to_string()) });
         self.note(failed);
         let returned = returned(&mut self.cut_off, &self.target.network);
         self.announcements.again(&returned, now);
@@ -259,7 +225,7 @@ fn returned(cut_off: &mut BTreeSet<u32>, network: &Node) -> BTreeSet<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Link, NodeFacts};
+    use crate::model::{Desired, Link, NodeFacts};
     use std::path::Path;
     use std::sync::mpsc;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

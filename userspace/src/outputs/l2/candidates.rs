@@ -67,11 +67,8 @@ mod tests {
 
     fn node() -> Node {
         let link = |name: &str, link_address| Link { name: name.into(), link_address, ..Link::default() };
-        let links = [
-            (2, link("eth0", Some([2; 6]))),
-            (3, link("eth1", Some([2; 6]))),
-            (4, link("kube-ipvs0", None)),
-        ];
+        let links =
+            [(2, link("eth0", Some([2; 6]))), (3, link("eth1", Some([2; 6]))), (4, link("kube-ipvs0", None))];
         Node { links: links.into(), ..Node::default() }
     }
 

@@ -9,9 +9,9 @@ mod candidates;
 mod ownership;
 /// Tables of bids, in frames.
 mod parts;
-/// Whether a segment is heard.
+/// Whether anything is received from a segment.
 mod reception;
-/// What a device hears and says.
+/// What a device receives and sends.
 mod speaker;
 /// The speakers of all devices.
 mod speakers;
@@ -23,6 +23,8 @@ mod schedule;
 mod kernel;
 /// What is announced, and how.
 mod announcements;
+/// What the thread that announces is sent.
+mod task;
 /// The thread that announces.
 mod announcer;
 
@@ -35,10 +37,11 @@ use std::thread;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::{Order, Output, Pins, Word, Writer};
-use announcer::{Announcer, Task};
+use announcer::Announcer;
+use task::Task;
 
-pub(crate) use announcer::Served;
 pub(crate) use kernel::leave_groups;
+pub(crate) use task::Served;
 
 /// The channel to the thread that announces.
 #[derive(Debug)]

@@ -85,12 +85,19 @@ mod tests {
     use super::*;
 
     fn bids(count: u16) -> Vec<Bid> {
-        (0..count).map(|number| (IpAddr::from([10, 0, (number >> 8) as u8, number as u8]), number.into())).collect()
+        (0..count)
+            .map(|number| (IpAddr::from([10, 0, (number >> 8) as u8, number as u8]), number.into()))
+            .collect()
     }
 
     fn parts(sender: NodeId, version: u64, bids: &[Bid]) -> Vec<Part> {
-        let part = |(number, of, bids): (u32, u32, &[Bid])| {
-            Part { sender, boot: 9, version, number, of, bids: bids.to_vec() }
+        let part = |(number, of, bids): (u32, u32, &[Bid])| Part {
+            sender,
+            boot: 9,
+            version,
+            number,
+            of,
+            bids: bids.to_vec(),
         };
         cut(bids).map(part).collect()
     }
@@ -121,7 +128,7 @@ mod tests {
         assert_eq!(this.take(old[1].clone()), None, "an older table");
         assert_eq!(this.take(parts(2, 6, &bids(80))[0].clone()), None, "another sender's");
         let other_boot = Part { boot: 8, version: 1, ..new[0].clone() };
-        assert_eq!(this.take(other_boot), None, "a boot numbers its tables afresh");
+        assert_eq!(this.take(other_boot), None, "a boot begins its own numbers");
         assert_eq!(this.take(new[1].clone()), None);
         assert_eq!(this.take(new[0].clone()), Some(bids(80)));
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::wire::{arp, heartbeat};
 use tracing::warn;
 
-use super::announcer::Task;
+use super::task::{Received, Task, Waiting};
 use crate::net::frames::{FrameReader, Kind};
 
 /// The longest frame that is read: one of bids.
@@ -19,26 +19,6 @@ const BYTES: usize = 14 + heartbeat::BYTES + heartbeat::ENTRIES_MAX * heartbeat:
 const WAITING: usize = 4_096;
 /// A thread that is to end notices it after this time.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// A frame of another host.
-#[derive(Debug)]
-pub(super) struct Received {
-    /// Index of the device that received it.
-    pub device: u32,
-    /// It is a heartbeat; otherwise it says who has an address.
-    pub is_heartbeat: bool,
-    /// With its Ethernet header.
-    pub bytes: Vec<u8>,
-    /// When it was read.
-    pub time: Instant,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Drop for Received {
-    fn drop(&mut self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// The threads. They end when this is dropped.
 #[derive(Debug)]
@@ -108,13 +88,9 @@ impl Reader {
 
     /// Passes a frame on; `false`: nobody takes it any more.
     fn pass(&self, device: u32, bytes: &[u8]) -> bool {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return true;
-        }
+        let Some(waiting) = Waiting::one_more(&self.waiting, WAITING) else { return true };
         let (bytes, time) = (bytes.to_vec(), Instant::now());
-        let waiting = Arc::clone(&self.waiting);
-        let received = Received { device, is_heartbeat: self.is_heartbeat, bytes, time, waiting };
+        let received = Received { device, is_heartbeat: self.is_heartbeat, bytes, time, _waiting: waiting };
         self.tasks.send(Task::Received(received)).is_ok()
     }
 }

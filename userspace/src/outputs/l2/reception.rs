@@ -1,4 +1,5 @@
-//! Whether a segment is heard at all: a node that is cut off must not take addresses over from nodes that only it cannot hear. Pure.
+//! Whether anything is received from a segment: a node that is cut off must not take over addresses of nodes that only it does not
+//! receive anything from. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -14,24 +15,24 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub(super) struct Reception {
     /// The device's counter, when it was read last.
     counted: Option<u64>,
-    heard: Instant,
+    last: Instant,
     asked: Option<Instant>,
 }
 
 impl Reception {
-    /// That of a device which is taken to be heard now.
+    /// That of a device which has just received something, as far as is known.
     pub(super) fn new(now: Instant) -> Self {
-        Self { counted: None, heard: now, asked: None }
+        Self { counted: None, last: now, asked: None }
     }
 
     /// Takes a frame of another host.
-    pub(super) fn heard(&mut self, now: Instant) {
-        self.heard = now;
+    pub(super) fn received(&mut self, now: Instant) {
+        self.last = now;
     }
 
     /// Whether the device's counter is to be read.
     pub(super) fn is_to_be_read(&self, now: Instant) -> bool {
-        now.duration_since(self.heard) >= LOOK
+        now.duration_since(self.last) >= LOOK
     }
 
     /// Takes the number of frames that the device has received; `None`: it cannot be read.
@@ -39,7 +40,7 @@ impl Reception {
         if let Some((before, after)) = self.counted.zip(counted)
             && after != before
         {
-            self.heard = now;
+            self.last = now;
         }
         self.counted = counted;
     }
@@ -55,7 +56,7 @@ impl Reception {
 
     /// Whether the node is cut off.
     pub(super) fn is_isolated(&self, now: Instant) -> bool {
-        now.duration_since(self.heard) >= SILENCE
+        now.duration_since(self.last) >= SILENCE
     }
 }
 
@@ -78,7 +79,7 @@ mod tests {
         this.read(Some(8), after(start, 1_100));
         assert!(!this.is_isolated(after(start, 1_100)), "the counter grew");
         assert!(this.is_isolated(after(start, 2_100)));
-        this.heard(after(start, 2_200));
+        this.received(after(start, 2_200));
         assert!(!this.is_isolated(after(start, 2_300)));
     }
 

@@ -1,4 +1,4 @@
-//! One device of this node among those of other nodes on the same segment: what it hears there, and what it says.
+//! One device of this node among those of other nodes on the same segment: what it receives there, and what it sends.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -79,7 +79,7 @@ impl Speaker {
     }
 
     /// Takes a heartbeat, with its Ethernet header. What no node of the cluster sent is passed over.
-    pub(super) fn heard(&mut self, frame: &[u8], now: Instant) {
+    pub(super) fn received(&mut self, frame: &[u8], now: Instant) {
         let Some((header, bytes)) = frame.split_first_chunk::<14>() else { return };
         let Some(beat) = bytes.first_chunk().and_then(Heartbeat::read) else { return };
         if beat.sender == self.entry.node {
@@ -115,12 +115,12 @@ impl Speaker {
             }
             _ => return,
         }
-        self.reception.heard(now);
+        self.reception.received(now);
     }
 
     /// Takes what a host says: that it has an address, by this link address.
     pub(super) fn claimed(&mut self, address: IpAddr, link: [u8; 6], now: Instant) {
-        self.reception.heard(now);
+        self.reception.received(now);
         if link != self.entry.link {
             self.ownership.claimed(address, link, now);
         }
@@ -191,7 +191,8 @@ impl Speaker {
             Frame::Bids { version, bids } => {
                 for (part, parts, bids) in cut(bids) {
                     let beat = heartbeat(heartbeat::BIDS, heartbeat::part(part, parts), *version);
-                    let bid = |(address, epoch): &(IpAddr, u64)| Bid { address: (*address).into(), epoch: *epoch };
+                    let bid =
+                        |(address, epoch): &(IpAddr, u64)| Bid { address: (*address).into(), epoch: *epoch };
                     push(&heartbeat::bids(&beat, &bids.iter().map(bid).collect::<Vec<_>>(), key));
                 }
             }
@@ -202,6 +203,163 @@ impl Speaker {
         match address {
             IpAddr::V4(address) => arp::probe(address, self.entry.link).to_vec(),
             IpAddr::V6(address) => ndp::probe(address, self.entry.link).to_vec(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::frames::claim;
+
+    const OWN: NodeId = 1;
+    const OTHER: NodeId = 2;
+    const LINK: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const OTHER_LINK: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    const VIP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
+    const GRACE: Duration = Duration::from_secs(15);
+
+    fn keys(k0: u64) -> Keys {
+        Keys { keys: [CookieKey { k0, k1: 1 }, CookieKey { k0, k1: 2 }], signs: 1 }
+    }
+
+    fn speaker(own: NodeId, link: [u8; 6], k0: u64, now: Instant) -> Speaker {
+        let entry = Entry { node: own, boot: own * 100, ..Entry::default() };
+        let ownership = Segment::new(own, Rules { grace: GRACE }, own, 1, now);
+        // No device has this name, so nothing is received but what a test hands over.
+        let mut this = Speaker::new("no device", entry, ownership, now);
+        let device = Link { name: "no device".into(), has_carrier: true, ..Link::default() };
+        this.follow(&device, link, Vec::new(), &keys(k0));
+        this.allow([(VIP, [OWN, OTHER].into())].into(), GRACE, now);
+        this
+    }
+
+    /// Returns the frames of a turn.
+    fn sent(speaker: &mut Speaker, now: Instant) -> Vec<Vec<u8>> {
+        let (_, steps) = speaker.turn(now, 7);
+        let frame = |step| if let Step::Send(frame) = step { Some(frame) } else { None };
+        steps.into_iter().filter_map(frame).collect()
+    }
+
+    /// What a kernel that knows this entry answers.
+    fn answer(question: &[u8], entry: &Entry) -> Option<Vec<u8>> {
+        let beat =
+            Heartbeat::read(question[14..].first_chunk()?).filter(|beat| beat.kind == heartbeat::ASK)?;
+        let mut bytes = [0; heartbeat::BYTES];
+        beat.answer(entry, entry.stamp_ns).write(&mut bytes);
+        heartbeat::sign(&mut bytes, &entry.keys[usize::from(entry.key)]);
+        let ether_type = heartbeat::ETHER_TYPE.to_be_bytes();
+        Some([&question[6..12], &entry.link, &ether_type[..], &bytes].concat())
+    }
+
+    /// Two speakers, whose kernels know the same keys if these numbers are equal, play for some time. Returns the steps "open" of both.
+    fn play(k0: [u64; 2]) -> [Vec<IpAddr>; 2] {
+        let start = Instant::now();
+        let mut both = [speaker(OWN, LINK, k0[0], start), speaker(OTHER, OTHER_LINK, k0[1], start)];
+        let mut opened = [Vec::new(), Vec::new()];
+        for millis in (0..4_000).step_by(10) {
+            let now = start + Duration::from_millis(millis);
+            for this in 0..2 {
+                let (_, steps) = both[this].turn(now, 7);
+                for step in steps {
+                    match step {
+                        Step::Open { address, .. } => opened[this].push(address),
+                        Step::Close(_) => {}
+                        // A probe is a frame of no heartbeat; it keeps the segment from being taken for a dead one.
+                        Step::Send(frame) => {
+                            let entry = both[1 - this].entry;
+                            both[1 - this].received(&frame, now);
+                            both[1 - this].reception.received(now);
+                            if let Some(answer) = answer(&frame, &entry).filter(|_| k0[0] == k0[1]) {
+                                both[this].received(&answer, now);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        opened
+    }
+
+    #[test]
+    fn of_two_nodes_that_know_each_others_keys_one_announces_the_address() {
+        let [first, second] = play([5, 5]);
+        assert_eq!(first.len() + second.len(), 1, "{first:?} {second:?}");
+    }
+
+    /// So the test above shows that frames are read, and what is authentic.
+    #[test]
+    fn frames_that_other_keys_signed_are_passed_over() {
+        let [first, second] = play([5, 6]);
+        assert_eq!((first.len(), second.len()), (1, 1));
+    }
+
+    #[test]
+    fn heartbeats_go_to_the_group_and_carry_what_the_programs_know() {
+        let now = Instant::now();
+        let mut this = speaker(OWN, LINK, 5, now);
+        let frames = sent(&mut this, now);
+        let frame = frames.iter().find(|frame| frame[12..14] == [0x88, 0xb5]).unwrap();
+        assert_eq!((&frame[..6], &frame[6..12]), (&heartbeat::GROUP[..], &LINK[..]));
+        let bytes = frame[14..].first_chunk().unwrap();
+        let beat = Heartbeat::read(bytes).unwrap();
+        assert!(
+            heartbeat::is_authentic(bytes, &keys(5).keys) && !heartbeat::is_authentic(bytes, &keys(6).keys)
+        );
+        assert_eq!((beat.sender, beat.boot, beat.key), (OWN, 100, 1));
+    }
+
+    #[test]
+    fn a_table_of_many_addresses_arrives_in_parts() {
+        let now = Instant::now();
+        let this = speaker(OWN, LINK, 5, now);
+        let bids: Vec<(IpAddr, u64)> = (0..100u8).map(|number| ([192, 0, 2, number].into(), 7)).collect();
+        let mut steps = Vec::new();
+        this.say(&Frame::Bids { version: 9, bids }, &mut steps);
+        assert_eq!(steps.len(), 3);
+        let mut other = speaker(OTHER, OTHER_LINK, 5, now);
+        for step in &steps {
+            let Step::Send(frame) = step else { panic!("{step:?}") };
+            assert!(!matches!(other.standing(&VIP), Standing::Elsewhere { .. }), "before the last part");
+            other.received(frame, now);
+        }
+        assert_eq!(other.standing(&VIP), Standing::Elsewhere { node: OWN, epoch: 7 });
+    }
+
+    #[test]
+    fn routers_are_asked_once_nothing_is_received_any_more() {
+        let start = Instant::now();
+        let mut this = speaker(OWN, LINK, 5, start);
+        this.routers = vec![[192, 0, 2, 1].into(), "fe80::1".parse().unwrap()];
+        let mut asked = |millis| {
+            let frames = sent(&mut this, start + Duration::from_millis(millis));
+            let probes = frames.iter().filter(|frame| frame[12..14] != [0x88, 0xb5]);
+            let target = |frame: &Vec<u8>| {
+                if frame[12] == 8 { frame[38..42].to_vec() } else { frame[62..78].to_vec() }
+            };
+            assert!(frames.iter().all(|frame| claim(frame).is_none()), "a probe claims nothing");
+            probes.map(target).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(0), Vec::<Vec<u8>>::new());
+        let router = "fe80::1".parse::<std::net::Ipv6Addr>().unwrap().octets().to_vec();
+        assert_eq!(asked(300), [vec![192, 0, 2, 1], router]);
+    }
+
+    #[test]
+    fn what_a_host_says_of_an_address_by_our_own_link_address_is_no_conflict() {
+        let start = Instant::now();
+        for (link, is_conflict) in [(LINK, false), (OTHER_LINK, true)] {
+            let mut this = speaker(OWN, LINK, 5, start);
+            for millis in (0..3_000).step_by(10) {
+                let now = start + Duration::from_millis(millis);
+                for frame in sent(&mut this, now) {
+                    if frame[12..14] == [8, 6] {
+                        this.claimed(VIP, link, now);
+                    }
+                }
+                this.reception.received(now);
+            }
+            assert_eq!(matches!(this.standing(&VIP), Standing::Conflict { .. }), is_conflict, "{link:x?}");
         }
     }
 }

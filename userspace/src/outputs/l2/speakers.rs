@@ -16,8 +16,8 @@ use tracing::{debug, warn};
 use super::candidates::Candidates;
 use super::kernel::key;
 use super::ownership::{NodeId, Rules, Segment, Standing};
-use super::readers::Received;
 use super::speaker::{Keys, Speaker, Step};
+use super::task::Received;
 use super::wanted::OnDevice;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::{Table, TableError};
@@ -53,6 +53,9 @@ impl Bids {
     }
 }
 
+/// What is to be done, each on a device, in this order.
+pub(super) type Steps = Vec<(u32, Step)>;
+
 /// The speakers, by device.
 pub(super) struct Speakers {
     own: NodeId,
@@ -75,11 +78,12 @@ impl Speakers {
         allowed: Allowed<'_>,
         held: impl Iterator<Item = &'a OnDevice> + Clone,
         now: Instant,
-    ) -> Result<(Vec<(u32, Step)>, Option<String>), TableError> {
+    ) -> Result<(Steps, Option<String>), TableError> {
         let Allowed { mut candidates, grace, keys, network } = allowed;
         candidates.retain(|_, addresses| addresses.values().any(|nodes| nodes.contains(&self.own)));
         let mut steps = Vec::new();
-        let gone: Vec<u32> = self.on.keys().filter(|device| !candidates.contains_key(device)).copied().collect();
+        let gone: Vec<u32> =
+            self.on.keys().filter(|device| !candidates.contains_key(device)).copied().collect();
         for device in gone {
             steps.extend(self.end(device, network, now)?);
         }
@@ -125,7 +129,7 @@ impl Speakers {
     }
 
     /// Ends a device's speaker. Returns what is still to be done.
-    fn end(&mut self, device: u32, network: &Node, now: Instant) -> Result<Vec<(u32, Step)>, TableError> {
+    fn end(&mut self, device: u32, network: &Node, now: Instant) -> Result<Steps, TableError> {
         let Some(mut speaker) = self.on.remove(&device) else { return Ok(Vec::new()) };
         speaker.release();
         let (_, steps) = speaker.turn(now, now_ns());
@@ -155,7 +159,7 @@ impl Speakers {
     pub(super) fn received(&mut self, received: &Received) {
         let Some(speaker) = self.on.get_mut(&received.device) else { return };
         if received.is_heartbeat {
-            speaker.heard(&received.bytes, received.time);
+            speaker.received(&received.bytes, received.time);
         } else if let Some((address, link)) = claim(&received.bytes) {
             speaker.claimed(address, link, received.time);
         }
@@ -167,7 +171,7 @@ impl Speakers {
     }
 
     /// Does what is due. Returns what is to be done, by device.
-    pub(super) fn turn(&mut self, now: Instant) -> Vec<(u32, Step)> {
+    pub(super) fn turn(&mut self, now: Instant) -> Steps {
         let mut steps = Vec::new();
         for (device, speaker) in &mut self.on {
             if speaker.due() > now {

@@ -18,7 +18,11 @@ pub(super) fn dialled(desired: &Desired) -> BTreeSet<IpAddr> {
 }
 
 /// Returns what a node that is alone announces: each address that clients dial, on each device with the program.
-pub(super) fn alone(desired: &Desired, node: &Node, devices: &BTreeSet<u32>) -> BTreeMap<OnDevice, Announced> {
+pub(super) fn alone(
+    desired: &Desired,
+    node: &Node,
+    devices: &BTreeSet<u32>,
+) -> BTreeMap<OnDevice, Announced> {
     if desired.settings.l2.is_none() {
         return BTreeMap::new();
     }
