@@ -14,6 +14,7 @@ use crate::model::Node;
 
 pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
     let mut announced = read::announced(pins)?;
+    let epochs = read::bids(pins)?;
     announced.sort_by_key(|(key, _)| (IpAddr::from(key.address), key.device));
     // Reads the caller's network namespace. It is the instance's, unless several instances run.
     let node = Node::look()?;
@@ -23,17 +24,25 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
             let (address, device) = (IpAddr::from(key.address).to_string(), node.name(key.device));
             let owner = if announced.owner == OWNER_HERE { "this node" } else { "elsewhere" };
             let link = written(announced.link);
+            // One that is alone has none.
+            let epoch = epochs.get(key).filter(|_| announced.owner == OWNER_HERE);
             Row {
                 json: json!({
                     "address": address, "device": device, "ifindex": key.device, "owner": owner,
-                    "linkAddress": link,
+                    "linkAddress": link, "epoch": epoch,
                 })
                 .into(),
-                cells: vec![address, device, owner.to_owned(), link],
+                cells: vec![
+                    address,
+                    device,
+                    owner.to_owned(),
+                    link,
+                    epoch.map_or_else(|| "-".to_owned(), u64::to_string),
+                ],
             }
         })
         .collect();
-    print::rows(&["address", "device", "owner", "link address"], &rows, format)
+    print::rows(&["address", "device", "owner", "link address", "epoch"], &rows, format)
 }
 
 fn written(link: [u8; 6]) -> String {

@@ -1,5 +1,7 @@
 //! Reads the pinned maps. Works without a running daemon.
 
+use std::collections::HashMap;
+
 use common::decide::route_key;
 use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::event::RouteCounters;
@@ -7,6 +9,7 @@ use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending};
 use common::maps::name;
 use common::maps::policy::{ADMIT, PolicyRange};
 use common::maps::route::{NameKey, NameRoute};
+use common::maps::segment::Bid;
 use common::maps::settings::Cursors;
 use common::reason::Reason;
 
@@ -58,6 +61,15 @@ pub fn announced(pins: &Pins) -> Result<Vec<(AnnouncedKey, Announced)>, LoadErro
         // A release that announces nothing made the maps, and runs still.
         Err(TableError::Missing { .. }) => Ok(Vec::new()),
         table => Ok(all(&table?)?),
+    }
+}
+
+/// Reads the epochs by which the node announces addresses.
+pub fn bids(pins: &Pins) -> Result<HashMap<AnnouncedKey, u64>, LoadError> {
+    match Table::open(pins.folder(), name::BIDS) {
+        // As above.
+        Err(TableError::Missing { .. }) => Ok(HashMap::new()),
+        table => Ok(all(&table?)?.into_iter().map(|(key, Bid { epoch })| (key, epoch)).collect()),
     }
 }
 
