@@ -34,7 +34,7 @@ fn no_container_has_more_than_it_needs_whatever_the_values() {
                 assert_eq!(security["capabilities"]["drop"], json!(["ALL"]), "{name}");
                 let mut added = vec!["BPF", "NET_ADMIN", "PERFMON"];
                 if options == EVERYTHING {
-                    added.push("SYS_ADMIN");
+                    added.extend(["NET_RAW", "SYS_ADMIN"]);
                 }
                 let expected = if name.starts_with("DaemonSet") { json!(added) } else { Value::Null };
                 assert_eq!(security["capabilities"]["add"], expected, "{name}");

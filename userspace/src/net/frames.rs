@@ -95,10 +95,8 @@ impl FrameReader {
     /// Opens a socket in the network namespace of the calling thread. It waits for a frame for this long.
     pub fn open(kind: Kind, wait: Duration) -> io::Result<Self> {
         let fd = socket()?;
-        let limit = libc::timeval {
-            tv_sec: wait.as_secs() as libc::time_t,
-            tv_usec: wait.subsec_micros().into(),
-        };
+        let limit =
+            libc::timeval { tv_sec: wait.as_secs() as libc::time_t, tv_usec: wait.subsec_micros().into() };
         set(&fd, libc::SO_RCVTIMEO, &limit)?;
         if kind == Kind::Advertisements {
             let filter = libc::sock_fprog {

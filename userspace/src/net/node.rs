@@ -103,9 +103,8 @@ fn default_routers(message: &RouteMessage) -> Option<(u32, IpAddr)> {
     let device = *default_devices(message).first()?;
     message.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(RouteAddress::Inet(router)) => Some((device, (*router).into())),
-        RouteAttribute::Gateway(RouteAddress::Inet6(router)) | RouteAttribute::Via(RouteVia::Inet6(router)) => {
-            Some((device, (*router).into()))
-        }
+        RouteAttribute::Gateway(RouteAddress::Inet6(router))
+        | RouteAttribute::Via(RouteVia::Inet6(router)) => Some((device, (*router).into())),
         _ => None,
     })
 }

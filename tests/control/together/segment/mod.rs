@@ -51,9 +51,17 @@ fn one_of_three_nodes_answers_for_an_address_and_a_killed_agent_that_returns_mov
     let before = owners(&segment);
     assert!(is_settled(&segment), "{}", segment.logs());
     // The other nodes are silent.
-    assert!(answers(&segment, Duration::from_secs(1)).iter().all(|(number, links)| {
-        *links == [segment.nodes[before[*number]].link].into()
-    }));
+    assert!(
+        answers(&segment, Duration::from_secs(1))
+            .iter()
+            .all(|(number, links)| { *links == [segment.nodes[before[*number]].link].into() })
+    );
+    for (number, _) in segment.nodes.iter().enumerate() {
+        let shown = segment.shown(number);
+        let line = shown.lines().find(|line| line.contains(VIPS[0])).unwrap();
+        let (owner, epoch) = if number == before[0] { ("this node", "1") } else { ("elsewhere", "-") };
+        assert!(line.contains(owner) && line.trim_end().ends_with(epoch), "{shown}");
+    }
     segment.crash(before[0]);
     // Its kernel answers on.
     assert_eq!(segment.ask(VIPS[0], ANSWER), [segment.nodes[before[0]].link].into());
@@ -118,7 +126,8 @@ fn another_node_answers_when_one_is_off_and_without_the_api_server() {
     let after: Vec<usize> =
         VIPS.iter().map(|vip| *segment.owners(vip).iter().find(|owner| **owner != off).unwrap()).collect();
     segment.link(off, "up");
-    segment.until("each address has one owner", |segment| VIPS.iter().all(|vip| segment.owners(vip).len() == 1));
+    segment
+        .until("each address has one owner", |segment| VIPS.iter().all(|vip| segment.owners(vip).len() == 1));
     assert_eq!(owners(&segment).to_vec(), after);
     assert!(is_settled(&segment), "{}", segment.logs());
 }

@@ -101,7 +101,8 @@ impl Segment {
         let controller = Controller::start(command, &server, &folder, "leader", &[]);
         let account = server.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
         let port = port(&account);
-        let nodes = (0..nodes).map(|number| Node::new(number, &bridge, account.kubeconfig().into())).collect();
+        let nodes =
+            (0..nodes).map(|number| Node::new(number, &bridge, account.kubeconfig().into())).collect();
         let at = |backend: &str| SocketAddr::new(backend.parse().unwrap(), PORT);
         let backends =
             BACKENDS.map(|backend| Server::start(&host, at(backend), "backend", Speech::Echo).unwrap());
@@ -121,7 +122,9 @@ impl Segment {
         }
         // Nodes join one by one.
         let members: Vec<String> = (0..this.nodes.len()).map(|number| format!("node{number}")).collect();
-        wait(this.api.kubectl(), "all nodes are members", |object| object["spec"]["members"] == json!(members));
+        wait(this.api.kubectl(), "all nodes are members", |object| {
+            object["spec"]["members"] == json!(members)
+        });
         this.until("one node announces each VIP", |this| VIPS.iter().all(|vip| this.owners(vip).len() == 1));
         this.until("the VIPs are served", |this| VIPS.iter().all(|vip| this.dial(vip).is_ok()));
         this
@@ -177,6 +180,14 @@ impl Segment {
         let owners = self.owners(vip);
         assert_eq!(owners.len(), 1, "{vip} is announced by {owners:?}\n{}", self.logs());
         owners[0]
+    }
+
+    /// What `vestibule vips` prints on a node.
+    pub(super) fn shown(&self, number: usize) -> String {
+        let node = &self.nodes[number];
+        let mut command: Command = node.namespace.command(binary().unwrap());
+        let output = command.arg("--pins").arg(node.pins.path()).arg("vips").output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Asks for a VIP as a host does that has forgotten it. Returns the link addresses that answer within `wait`.
@@ -258,8 +269,8 @@ fn join(bridge: &Namespace, namespace: &Namespace, port: &str, v4: &str, v6: &st
 
 /// Returns the port of the API server that a kubeconfig names.
 fn port(account: &Kubectl) -> u16 {
-    let text: Value =
-        serde_json::from_str(&account.run(&["config", "view", "-o", "json"]).unwrap()).unwrap_or_else(|error| {
+    let text: Value = serde_json::from_str(&account.run(&["config", "view", "-o", "json"]).unwrap())
+        .unwrap_or_else(|error| {
             panic!("{error}: {}", fs::read_to_string(account.kubeconfig()).unwrap());
         });
     let server = text["clusters"][0]["cluster"]["server"].as_str().unwrap();
