@@ -13,7 +13,6 @@ use super::scene::{RELEASE, Scene, until};
 
 const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28", "2001:db8::/124"]}, "savedState": {"maxAge": "2h"},
     "settings": {"maxFlows": 10000, "maxNames": 40000, "maxHellos": 1024}}"#;
-const VIPS: [&str; 2] = ["192.0.2.9:6443", "[2001:db8::9]:6443"];
 const BACKENDS: [&str; 2] = ["10.99.1.1", "fd97::1"];
 
 /// A Service with an address and a backend of each family.
@@ -32,14 +31,17 @@ fn objects() -> Vec<serde_json::Value> {
     std::iter::once(service).chain(slices).collect()
 }
 
-fn dial(scene: &Scene, vip: &str) -> std::io::Result<TcpStream> {
-    let vip: SocketAddr = vip.parse().unwrap();
+fn vips() -> [SocketAddr; 2] {
+    ["192.0.2.9:6443", "[2001:db8::9]:6443"].map(|vip| vip.parse().unwrap())
+}
+
+fn dial(scene: &Scene, vip: SocketAddr) -> std::io::Result<TcpStream> {
     scene.outside.run(|| TcpStream::connect_timeout(&vip, Duration::from_secs(1)))
 }
 
 /// Whether the backend greets a new connection to each address.
 fn are_served(scene: &Scene) -> bool {
-    VIPS.iter().all(|vip| {
+    vips().into_iter().all(|vip| {
         let Ok(mut stream) = dial(scene, vip) else { return false };
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let mut bytes = [0; 8];
@@ -102,8 +104,8 @@ fn what_was_saved_too_long_ago_resets_new_connections_and_counts_why() {
     age(&scene, Duration::from_secs(2 * 3_600));
     let agent = scene.agent_by("old", account.kubeconfig());
     let is_reset =
-        |vip: &str| dial(&scene, vip).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-    for vip in VIPS {
+        |vip: SocketAddr| dial(&scene, vip).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    for vip in vips() {
         until("new connections are reset", &[&agent], || is_reset(vip));
         let before = without_backend(&scene);
         assert!(is_reset(vip) && is_reset(vip), "{vip}");

@@ -317,7 +317,7 @@ impl Server {
     }
 }
 
-/// Whether this is one of so many namespaces, the first ones.
+/// Whether this is one of the first namespaces, this many.
 fn is_among(namespace: &str, count: usize) -> bool {
     let number = namespace.strip_prefix('t').and_then(|number| number.parse().ok());
     number.is_some_and(|number: usize| number < count)
