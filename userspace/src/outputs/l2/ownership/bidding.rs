@@ -31,6 +31,8 @@ pub(super) enum Cause {
 pub(super) struct Pursuits {
     all: BTreeMap<IpAddr, Pursuit>,
     queue: BTreeSet<(Instant, IpAddr)>,
+    /// What this node holds, and others may answer for.
+    checks: BTreeSet<IpAddr>,
     /// Since when probes have been counted, and how many.
     probes: Option<(Instant, usize)>,
 }
@@ -103,6 +105,19 @@ impl Pursuits {
         self.queue.first().map(|(due, _)| *due)
     }
 
+    /// Probes what this node holds.
+    pub(super) fn check(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+        self.checks.extend(addresses);
+    }
+
+    /// Returns what is to be checked now.
+    fn take_check(&mut self, now: Instant) -> Option<IpAddr> {
+        if self.checks.is_empty() || !self.may_probe(now) {
+            return None;
+        }
+        self.checks.pop_first()
+    }
+
     fn take(&mut self, now: Instant) -> Option<IpAddr> {
         let key @ (_, address) = *self.queue.first().filter(|(due, _)| *due <= now)?;
         self.queue.remove(&key);
@@ -137,6 +152,9 @@ impl Segment {
     pub(super) fn bid(&mut self, now: Instant, probes: &mut Vec<IpAddr>) {
         while let Some(address) = self.addresses.open(now) {
             self.outgoing.opens.insert(address);
+        }
+        while let Some(address) = self.pursuits.take_check(now) {
+            probes.push(address);
         }
         if self.is_isolated || now < self.heartbeats.listens_until() {
             return;

@@ -61,6 +61,8 @@ const SETTLE: Duration = Duration::from_millis(30);
 const FRESH: Duration = Duration::from_millis(300);
 /// How long a node that was away asks the others before it lets its gate open.
 const SURE: Duration = Duration::from_millis(500);
+/// An agent whose stamp is this old is stopped or dead: it does not give up anything now.
+const STOPPED: Duration = Duration::from_millis(300);
 /// Between two requests for a table, and between two repetitions of the own one.
 const REPEAT: Duration = Duration::from_millis(500);
 /// Between two repetitions of the own table to those who hold what it holds.
@@ -232,6 +234,7 @@ impl Segment {
             self.revive(answer.from);
         }
         self.yield_to(answer.from);
+        self.step_back(answer.from, now);
     }
 
     /// The whole table of another node.

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::precedence::digest;
-use super::{ALIVE, Answer, CLOSED, PROBE, REPEAT, TURN, UNANSWERED};
+use super::{ALIVE, Answer, CLOSED, PROBE, REPEAT, STOPPED, TURN, UNANSWERED};
 
 /// Another node of the segment.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(super) struct Peer {
     requested: Option<Instant>,
     /// When a table came.
     received: Option<Instant>,
+    /// It was gone, and what it has held since then is not known.
+    is_unknown: bool,
 }
 
 /// What another node holds.
@@ -108,6 +110,7 @@ impl Peer {
             asked: now,
             requested: None,
             received: None,
+            is_unknown: false,
         }
     }
 
@@ -119,6 +122,17 @@ impl Peer {
     /// Whether its agent would bid.
     pub(super) fn may_bid(&self, now: Instant) -> bool {
         self.is_alive(now) && self.gate.age < TURN
+    }
+
+    /// Whether its kernel answers for what it held, and its agent is stopped or dead.
+    pub(super) fn is_unattended(&self, grace: Duration, now: Instant) -> bool {
+        let is_open = grace.is_zero() || self.gate.age <= grace;
+        self.is_alive(now) && self.gate.age >= STOPPED && is_open
+    }
+
+    /// Whether it was gone, and its table is not known since then. The next call returns false.
+    pub(super) fn takes_unknown(&mut self) -> bool {
+        std::mem::take(&mut self.is_unknown) && self.confirmed().is_none()
     }
 
     /// Whether what it holds may be bid for.
@@ -155,7 +169,7 @@ impl Peer {
 
     /// A table came. Only one that is new, or was requested, shows that the node lives.
     pub(super) fn sent_table(&mut self, version: u64, now: Instant) {
-        self.received = Some(now);
+        (self.received, self.is_unknown) = (Some(now), false);
         let is_requested = self.requested.is_some_and(|time| now < time + REPEAT);
         if is_requested || self.table.version.is_none_or(|known| known < version) {
             self.lives(now);
@@ -191,7 +205,7 @@ impl Peer {
 
     /// It is gone, and nobody answers for its addresses.
     pub(super) fn is_gone(&mut self) {
-        (self.silence, self.gate) = (Silence::Gone, Gate::default());
+        (self.silence, self.gate, self.is_unknown) = (Silence::Gone, Gate::default(), true);
     }
 
     /// Whether its gate has been closed for long enough since the last call.

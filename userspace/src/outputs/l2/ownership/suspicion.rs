@@ -29,7 +29,11 @@ impl Segment {
             return;
         }
         if self.addresses.held_at(&address).is_some_and(|held| held.is_open()) {
-            return;
+            let grace = self.rules.grace;
+            let is_its = |peer: &super::Peer| peer.link == Some(link) && peer.is_unattended(grace, now);
+            if !self.peers.values().any(is_its) {
+                return;
+            }
         }
         let is_member = self.peers.values().any(|peer| peer.link == Some(link));
         if !is_member && self.holder(&address).is_none() {
@@ -99,6 +103,20 @@ impl Segment {
             if self.addresses.held_at(&address).is_some_and(|held| !held.is_open()) {
                 self.let_go(address);
             }
+        }
+    }
+
+    /// The agent of a node that is back is stopped or dead, so that it gives up nothing: what it answers for is given up here.
+    pub(super) fn step_back(&mut self, node: NodeId, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if !peer.is_unattended(self.rules.grace, now) {
+            return;
+        }
+        if peer.confirmed().is_some() {
+            let claims: Vec<IpAddr> = peer.table.claims.keys().copied().collect();
+            claims.into_iter().for_each(|address| self.let_go(address));
+        } else if peer.takes_unknown() {
+            self.pursuits.check(self.addresses.held().map(|(address, _)| address));
         }
     }
 

@@ -169,3 +169,35 @@ fn an_agent_that_was_away_stamps_only_when_it_knows_what_others_took() {
     lab.pass(200);
     assert!(lab.segment.may_stamp());
 }
+
+#[test]
+fn a_node_that_is_back_without_its_agent_keeps_what_it_answers_for() {
+    let held: Vec<IpAddr> = addresses(OWN, OTHER).take(2).collect();
+    let taken = || {
+        let mut lab = Lab::held_by_other(&held);
+        (lab.other(OTHER).answers, lab.other(OTHER).replies) = (false, false);
+        lab.pass(2000);
+        assert_eq!(lab.opened().len(), 2);
+        (lab.other(OTHER).answers, lab.other(OTHER).replies) = (true, true);
+        lab
+    };
+    // Its agent lives, and gives them up.
+    let mut lab = taken();
+    lab.pass(100);
+    assert!(matches!(lab.segment.standing(&held[0]), Standing::Here { .. }));
+    // Its agent is dead.
+    let mut lab = taken();
+    lab.other(OTHER).stamp_age = milliseconds(1500);
+    lab.pass(200);
+    assert_eq!(lab.segment.standing(&held[0]), Standing::Elsewhere { node: OTHER, epoch: 4 });
+    lab.other(OTHER).stamp_age = GRACE + milliseconds(1);
+    lab.pass(1500);
+    assert!(matches!(lab.segment.standing(&held[0]), Standing::Here { .. }), "its gate is closed");
+    // And nobody knows what it answers for: probes show it.
+    let mut lab = taken();
+    lab.other(OTHER).stamp_age = milliseconds(1500);
+    (lab.other(OTHER).bids, lab.other(OTHER).version) = (vec![(held[0], 9)], 0);
+    lab.pass(200);
+    assert!(!matches!(lab.segment.standing(&held[0]), Standing::Here { .. }));
+    assert!(matches!(lab.segment.standing(&held[1]), Standing::Here { .. }));
+}

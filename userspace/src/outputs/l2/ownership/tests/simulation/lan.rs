@@ -138,7 +138,7 @@ impl Lan {
         }
         this.kernel.entry.get_or_insert(Entry { boot, digest: 0, stamp: now });
         segment.candidates(this.wanted.clone(), time);
-        (this.agent, this.paused) = (Some(segment), false);
+        (this.agent, this.paused, this.started) = (Some(segment), false, now);
         this.kernel.socket.clear();
         this.received = now;
         self.wake(node, self.now);
@@ -147,6 +147,9 @@ impl Lan {
 
     pub(super) fn kill(&mut self, node: usize) {
         let this = &mut self.nodes[node];
+        if this.has_running_agent() {
+            this.stopped = self.now;
+        }
         (this.agent, this.paused) = (None, false);
         this.kernel.socket.clear();
         this.wake.1 += 1;
@@ -156,6 +159,9 @@ impl Lan {
 
     pub(super) fn pause(&mut self, node: usize) {
         if self.nodes[node].agent.is_some() {
+            if !self.nodes[node].paused {
+                self.nodes[node].stopped = self.now;
+            }
             self.nodes[node].paused = true;
             self.note(format!("{node} agent paused"));
         }
@@ -164,6 +170,7 @@ impl Lan {
     pub(super) fn resume(&mut self, node: usize) {
         if self.nodes[node].paused {
             (self.nodes[node].paused, self.nodes[node].returned) = (false, self.now);
+            self.nodes[node].started = self.now;
             self.note(format!("{node} agent resumed"));
             self.wake(node, self.now);
         }

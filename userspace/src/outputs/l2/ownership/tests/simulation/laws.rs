@@ -6,6 +6,8 @@ use super::lan::Lan;
 
 /// One heartbeat, its answer, a request for a table, the table, and their delays.
 const EXCUSED: Duration = Duration::from_millis(130);
+/// The same where the agent of one of them is stopped or dead.
+const UNATTENDED: Duration = Duration::from_millis(800);
 /// The same where frames are lost.
 const EXCUSED_WITH_LOSS: Duration = Duration::from_secs(3);
 
@@ -36,9 +38,11 @@ pub(super) fn check(lan: &mut Lan) {
     let count = lan.nodes.len();
     for a in 0..count {
         for b in 0..a {
-            let is_whole = lan.network.is_whole(a, b) && lan.nodes[a].is_on && lan.nodes[b].is_on;
+            let has_agent = lan.nodes[a].has_running_agent() || lan.nodes[b].has_running_agent();
+            let is_on = lan.nodes[a].is_on && lan.nodes[b].is_on;
+            let is_whole = lan.network.is_whole(a, b) && is_on;
             let since = &mut lan.laws.whole[a][b];
-            *since = if is_whole { Some(since.unwrap_or(now)) } else { None };
+            *since = since.or(has_agent.then_some(now)).filter(|_| is_whole);
         }
     }
     let addresses: BTreeSet<IpAddr> =
@@ -55,9 +59,15 @@ pub(super) fn check(lan: &mut Lan) {
                 let returned = lan.nodes[*a].returned.max(lan.nodes[*b].returned);
                 let has_loss = lan.network.loss > 0;
                 let excuse = whole.max(returned);
+                // One agent was stopped or dead when they met: that is known when its stamp has grown old.
+                let is_unattended = |node: &usize| {
+                    let node = &lan.nodes[*node];
+                    node.stopped <= excuse + EXCUSED && (!node.has_running_agent() || node.started >= excuse)
+                };
+                let allowed = if is_unattended(a) || is_unattended(b) { UNATTENDED } else { EXCUSED };
                 let is_excused = match has_loss {
                     true => now <= excuse.max(since) + EXCUSED_WITH_LOSS,
-                    false => now <= excuse + EXCUSED + 5 * lan.network.delay.1 && excuse > Duration::ZERO,
+                    false => now <= excuse + allowed + 5 * lan.network.delay.1 && excuse > Duration::ZERO,
                 };
                 if !is_excused {
                     let text = format!(

@@ -25,6 +25,9 @@ pub(super) struct Node {
     pub(super) paused: bool,
     /// When it was resumed, or came back after it had been off.
     pub(super) returned: Duration,
+    /// When its agent was killed or paused, and when one started or was resumed.
+    pub(super) stopped: Duration,
+    pub(super) started: Duration,
     /// The next turn; the number makes an earlier appointment void.
     pub(super) wake: (Duration, u64),
     /// When something was received.
@@ -61,6 +64,8 @@ impl Node {
             agent: None,
             paused: false,
             returned: Duration::ZERO,
+            stopped: Duration::ZERO,
+            started: Duration::ZERO,
             wake: (Duration::ZERO, 0),
             received: Duration::ZERO,
             agents: 0,
