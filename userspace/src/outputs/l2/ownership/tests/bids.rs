@@ -95,10 +95,24 @@ fn what_is_released_goes_to_the_first_of_the_others_once_all_tables_are_known() 
     // A third node took it: its table is missing yet.
     let mut lab = Lab::held_by_other(&[address]).with(THIRD, &[]);
     lab.want(&[address], &[OWN, OTHER, THIRD]);
-    lab.pass(500);
+    lab.pass(510);
     lab.other(THIRD).bids = vec![(address, 5)];
-    lab.other(THIRD).version = 0;
+    (lab.other(THIRD).version, lab.other(THIRD).replies) = (0, false);
     lab.send(OTHER, &[]);
     lab.pass(1000);
     assert!(lab.opened().is_empty());
+}
+
+#[test]
+fn a_bid_before_a_late_turn_is_withdrawn_for_others_may_have_bid_meanwhile() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::new().with(OTHER, &[]);
+    lab.want(&[address], &[OWN, OTHER]);
+    lab.pass(1160);
+    assert_ne!(lab.segment.digest(), 0, "it has bid");
+    lab.now += milliseconds(500);
+    lab.turn();
+    assert_eq!((lab.segment.digest(), lab.opened().len()), (0, 0));
+    lab.pass(1000);
+    assert_eq!(lab.opened().len(), 1);
 }

@@ -124,10 +124,10 @@ impl Lab {
                     Action::Send(Frame::Resend { to }) if to == node && other.answers => {
                         segment.table(*node, other.boot, other.version, other.bids.clone(), now);
                     }
-                    Action::Probe(address) if other.replies => {
-                        if other.bids.iter().any(|(its, _)| its == address) {
-                            segment.claimed(*address, link(*node), now);
-                        }
+                    Action::Probe(address)
+                        if other.replies && other.bids.iter().any(|(its, _)| its == address) =>
+                    {
+                        segment.claimed(*address, link(*node), now);
                     }
                     _ => {}
                 }

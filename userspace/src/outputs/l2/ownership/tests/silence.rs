@@ -201,3 +201,17 @@ fn a_node_that_is_back_without_its_agent_keeps_what_it_answers_for() {
     assert!(!matches!(lab.segment.standing(&held[0]), Standing::Here { .. }));
     assert!(matches!(lab.segment.standing(&held[1]), Standing::Here { .. }));
 }
+
+#[test]
+fn a_bid_is_withdrawn_where_the_holder_lives_after_all() {
+    let held: Vec<IpAddr> = addresses(OWN, OTHER).take(2).collect();
+    let mut lab = Lab::held_by_other(&held);
+    (lab.other(OTHER).answers, lab.other(OTHER).replies) = (false, false);
+    lab.pass(660);
+    assert_ne!(lab.segment.digest(), 0, "it has bid");
+    lab.segment.claimed(held[0], link(OTHER), lab.now);
+    lab.other(OTHER).answers = true;
+    lab.pass(2000);
+    assert!(lab.opened().is_empty());
+    assert_eq!(lab.segment.digest(), 0);
+}

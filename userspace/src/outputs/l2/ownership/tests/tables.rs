@@ -110,3 +110,19 @@ fn what_a_node_is_no_candidate_for_is_closed() {
     lab.pass(3000);
     assert_eq!(lab.done, [], "who is no candidate asks nobody");
 }
+
+#[test]
+fn a_request_that_crossed_the_table_is_not_answered() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::new();
+    lab.want(&[address], &[OWN]);
+    lab.pass(1155);
+    assert_ne!(lab.segment.digest(), 0, "the table was sent 5 ms ago");
+    lab.done();
+    lab.segment.resend(OTHER, lab.now);
+    lab.pass(10);
+    assert_eq!(lab.done(), []);
+    lab.segment.resend(OTHER, lab.now);
+    lab.pass(10);
+    assert_eq!(lab.done(), [(1165, bids(102, &[(address, 1)]))]);
+}

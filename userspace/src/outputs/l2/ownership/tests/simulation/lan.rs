@@ -127,7 +127,6 @@ impl Lan {
         if !this.is_on || this.agent.is_some() {
             return;
         }
-        this.agents += 1;
         let version =
             if self.flaw == Some(Flaw::OldVersions) { 0 } else { u64::try_from(now.as_nanos()).unwrap() };
         let mut segment = Segment::new(this.id, Rules { grace }, seed, version, time);

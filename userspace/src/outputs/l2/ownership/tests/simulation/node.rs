@@ -32,7 +32,6 @@ pub(super) struct Node {
     pub(super) wake: (Duration, u64),
     /// When something was received.
     pub(super) received: Duration,
-    pub(super) agents: u64,
 }
 
 /// What outlives the agent.
@@ -68,7 +67,6 @@ impl Node {
             started: Duration::ZERO,
             wake: (Duration::ZERO, 0),
             received: Duration::ZERO,
-            agents: 0,
         }
     }
 
