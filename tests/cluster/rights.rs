@@ -121,6 +121,16 @@ fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
         })
         .unwrap();
 
+    // What is announced changes seldom, and nobody but the controller may change it.
+    let mut object = kubectl.get(&["announcement", "vestibule"]).unwrap();
+    let said = object["spec"].clone();
+    object["spec"]["agentGraceSeconds"] = 1.into();
+    let account = format!("--as=system:serviceaccount:{RELEASE}:vestibule-controller");
+    kubectl.feed(&["replace", &account, "-f", "-"], &object.to_string()).unwrap();
+    kubectl
+        .wait_for("it is put back", &["announcement", "vestibule"], PATIENCE, |object| object["spec"] == said)
+        .unwrap();
+
     kubectl.apply(GONE).unwrap();
     let is_gone = |states: &Value| {
         let mut states = states["items"].as_array().unwrap().iter();

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::scene::{Agent, OBJECTS, SOON, Scene, is};
+use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene, is};
 use crate::chart::rendered::template;
 
 /// A route of the Gateway's namespace, and one of another namespace for the same name, which comes later.
@@ -178,6 +178,13 @@ fn nobody_but_the_controller_writes_claims_where_the_policy_is_there() {
     let stolen = json!({"spec": {"members": ["thief"]}}).to_string();
     is_refusal(kubectl.run(&["patch", "announcement", "vestibule", "--type=merge", "-p", &stolen]));
     is_refusal(kubectl.run(&["delete", "announcement", "vestibule"]));
+    // The controller puts back what the policy lets pass.
+    let mut object = kubectl.get(&["announcement", "vestibule"]).unwrap();
+    object["spec"]["members"] = json!(["thief"]);
+    let account = format!("--as=system:serviceaccount:{RELEASE}:vestibule-controller");
+    kubectl.feed(&["replace", &account, "-f", "-"], &object.to_string()).unwrap();
+    let is_back = |object: &Value| object["spec"]["members"] == json!([]);
+    kubectl.wait_for("it is put back", &["announcement", "vestibule"], SOON, is_back).unwrap();
     // The controller deletes one, and changes one.
     kubectl.run(&["-n", "tenant", "delete", "tlsroute", "first"]).unwrap();
     wait(&scene, "the name to pass on", |claims| {

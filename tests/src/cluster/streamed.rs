@@ -4,12 +4,17 @@
 /// otherwise. The right to list them is used only with API servers that do not stream.
 pub fn streamed(account: &str) -> &'static [&'static str] {
     match account {
-        "agent" => &["/secrets", "discovery.k8s.io/endpointslices", "vestibule.dev/claims"],
+        "agent" => &[
+            "/secrets",
+            "discovery.k8s.io/endpointslices",
+            "vestibule.dev/announcements",
+            "vestibule.dev/claims",
+        ],
         _ => &ORIGINS,
     }
 }
 
-const ORIGINS: [&str; 13] = [
+const ORIGINS: [&str; 14] = [
     "/namespaces",
     "/services",
     "apiextensions.k8s.io/customresourcedefinitions",
@@ -21,6 +26,7 @@ const ORIGINS: [&str; 13] = [
     "gateway.networking.k8s.io/referencegrants",
     "gateway.networking.k8s.io/tcproutes",
     "gateway.networking.k8s.io/tlsroutes",
+    "vestibule.dev/announcements",
     "vestibule.dev/claims",
     "vestibule.dev/nodestates",
 ];

@@ -184,6 +184,7 @@ fn change(scene: &Scene, size: Size, agents: &[Agent], controller: &Controller) 
     };
     let writes = ["create", "update", "patch", "delete"];
     assert_eq!(count("controller", &writes, "claims"), size.changes, "one write of a Claim for each change");
+    assert_eq!(count("controller", &writes, "announcements"), 0, "what is announced is the same");
     let statuses = count("controller", &writes, "tlsroutes/status");
     assert!(
         (size.changes..=size.changes * 21 / 10).contains(&statuses),
@@ -202,7 +203,7 @@ fn change(scene: &Scene, size: Size, agents: &[Agent], controller: &Controller) 
     let lists = requests.iter().filter(|event| account(event) == "agent" && is_list(event));
     assert_eq!(lists.count(), 0, "agents list nothing, by a watch neither");
     let watches = 1 + took.as_secs().div_ceil(WATCH_MIN) as usize;
-    for resource in ["claims", "endpointslices"] {
+    for resource in ["announcements", "claims", "endpointslices"] {
         for (node, asked) in by_agent(&requests, resource) {
             assert!(asked.watches <= watches, "watches of {resource} by {node}: {asked:?}");
             assert!(

@@ -236,8 +236,9 @@ fn an_address_that_no_range_has_any_more_is_announced_by_what_covers_all() {
 #[test]
 fn while_metallb_runs_its_advertisements_count_as_absent() {
     let mut this = Scene::new();
-    this.script.list_advertisements(&[advertisement("x", json!({"ipAddressPools": ["gone"]}))]);
-    this.said = Some(AnnouncementSpec::default());
+    this.script.list_advertisements(&[advertisement("x", json!({}))]);
+    this.said = this.resolve().0;
+    assert_eq!(this.said.as_ref().unwrap().rules.len(), 2);
     this.metallb = closed(true);
     expect![[r#"
         15 s, ["a", "b", "c"]
