@@ -132,8 +132,17 @@ pub(crate) fn cpu_secs(pid: u32) -> f64 {
 
 /// Returns the resident memory of a process.
 pub(crate) fn resident_kib(pid: u32) -> u64 {
+    memory_kib(pid, "VmRSS:")
+}
+
+/// Returns the part of its resident memory that is its program's file, and maps that it maps: the kernel may take it back.
+pub(crate) fn of_files_kib(pid: u32) -> u64 {
+    memory_kib(pid, "RssFile:")
+}
+
+fn memory_kib(pid: u32, what: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
