@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::net::Ipv6Addr;
 
 use common::maps::address::Address;
-use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE, OWNER_HERE};
+use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE, OWNER_HERE, OWNER_ONLY};
 use common::maps::name;
 use common::maps::segment::{HeardNs, PRESENT_NS, Segment};
 use common::maps::settings::CookieKey;
@@ -321,7 +321,8 @@ fn the_gate_closes_when_the_agent_is_dead_for_longer_than_its_grace_and_another_
         ("never stamped", grace_ns, None, Some(0), closed),
         ("dead for a shorter time", grace_ns, Some(1), Some(0), open),
         ("no other node was ever there", grace_ns, Some(100), None, open),
-        ("the other node is gone", grace_ns, Some(100), Some(2), open),
+        ("the other node could take them, and is silent now", grace_ns, Some(100), Some(2), closed),
+        ("the other node was gone before it could take them", grace_ns, Some(100), Some(45), open),
         ("no gate", 0, Some(100), Some(0), open),
     ] {
         let age = |seconds: Option<u64>| seconds.map(|age| now_ns().saturating_sub(age * SECOND));
@@ -355,10 +356,10 @@ fn the_gate_is_of_one_device() {
     assert_questions(&mut programs, Reason::NeighbourGateClosed, "a node here");
 }
 
-/// The whole of it: an authentic question closes the gate of a node whose agent is dead, a forged one does not, and the gate opens
-/// again when the other node is gone.
+/// The whole of it: an authentic question closes the gate of a node whose agent is dead, a forged one does not, and the gate stays
+/// closed when the other node is silent, whose programs answer for the addresses: its agent may have died, too.
 #[test]
-fn a_question_of_another_node_closes_the_gate_for_a_second() {
+fn a_question_of_another_node_closes_the_gate_until_the_agent_is_back() {
     tests::skip_without_root!();
     let mut programs = on_segment(Segment { stamp_ns: 0, grace_ns: SECOND, ..segment() });
     announce(&mut programs, OWNER_HERE);
@@ -377,7 +378,22 @@ fn a_question_of_another_node_closes_the_gate_for_a_second() {
     });
     assert!(closed);
     std::thread::sleep(std::time::Duration::from_nanos(PRESENT_NS));
-    assert_questions(&mut programs, Reason::NeighbourAnswered, "the other node is gone");
+    assert_questions(&mut programs, Reason::NeighbourGateClosed, "the other node is silent");
+    put(&mut programs, Segment { stamp_ns: now_ns(), grace_ns: 60 * SECOND, ..segment() });
+    assert_questions(&mut programs, Reason::NeighbourAnswered, "the agent is back");
+}
+
+/// Nobody else would answer.
+#[test]
+fn an_address_that_no_other_node_may_announce_has_no_gate() {
+    tests::skip_without_root!();
+    let mut programs = on_segment(Segment { stamp_ns: 0, grace_ns: SECOND, ..segment() });
+    let device = programs.world.ifindex(Device::Client);
+    programs.insert::<u32, HeardNs>(name::HEARD, device, now_ns() + 60 * SECOND);
+    announce(&mut programs, OWNER_ONLY);
+    assert_questions(&mut programs, Reason::NeighbourAnswered, "of this node alone");
+    announce(&mut programs, OWNER_HERE);
+    assert_questions(&mut programs, Reason::NeighbourGateClosed, "of several nodes");
 }
 
 /// It is another's then: who announces it is no conflict, and what the entry says besides still counts.

@@ -41,6 +41,9 @@ pub type HeardNs = u64;
 /// How long another node counts as present after its last heartbeat.
 pub const PRESENT_NS: u64 = 1_000_000_000;
 
+/// A node that is there this long after a gate closed may have taken what is behind it: less than the second that it waits.
+pub const TAKEN_NS: u64 = 400_000_000;
+
 /// What decides whether a node still answers for its addresses on a segment; part of [`Segment`].
 #[repr(C)]
 #[derive(
@@ -64,10 +67,13 @@ impl Gate {
     }
 
     /// Whether the node must be silent about its addresses: its agent is overdue, and another node was there at the time `present_ns` (0 =
-    /// never), which is not long ago. A node that is alone goes on answering.
+    /// never), which is not long ago, or was so late that the other one may have taken the addresses: then it has them, whether
+    /// its own agent lives or not. A node that is alone goes on answering.
     #[inline(always)]
     pub const fn is_closed(&self, present_ns: HeardNs, now_ns: u64) -> bool {
-        self.is_overdue(now_ns) && present_ns != 0 && now_ns.saturating_sub(present_ns) <= PRESENT_NS
+        let is_there = present_ns != 0 && now_ns.saturating_sub(present_ns) <= PRESENT_NS;
+        let was_there = present_ns > self.stamp_ns.saturating_add(self.grace_ns).saturating_add(TAKEN_NS);
+        self.is_overdue(now_ns) && (is_there || was_there)
     }
 }
 
@@ -99,6 +105,13 @@ mod tests {
         assert!(!gate.is_closed(late, 25 * SECOND), "the stamp is not older than it may be");
         assert!(!Gate { grace_ns: 0, ..gate }.is_closed(late, late), "without grace there is no gate");
         assert!(!Gate::NONE.is_closed(late, late));
+        // It was there when it could take the addresses, and is silent now: it answers for them.
+        let taken = 25 * SECOND + TAKEN_NS;
+        assert!(gate.is_closed(taken + 1, 3_600 * SECOND) && !gate.is_closed(taken, 3_600 * SECOND));
+        assert!(
+            !Gate { stamp_ns: 3_599 * SECOND, ..gate }.is_closed(taken + 1, 3_600 * SECOND),
+            "the agent is back"
+        );
         // Another CPU wrote both after this one had read its clock.
         assert!(!Gate { stamp_ns: late + 5, ..gate }.is_closed(late + 5, late));
         assert!(gate.is_closed(late + 5, late));

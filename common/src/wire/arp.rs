@@ -111,6 +111,12 @@ pub fn probe(address: Ipv4Addr, link: [u8; 6]) -> [u8; ANNOUNCEMENT_BYTES] {
     to_all(&Message { operation: REQUEST, sender_link: link, sender: [0; 4], target_link: [0; 6], target })
 }
 
+/// Returns the frame by which the host with this address and link address asks who has another address.
+pub fn request(address: Ipv4Addr, own: Ipv4Addr, link: [u8; 6]) -> [u8; ANNOUNCEMENT_BYTES] {
+    let (sender, target) = (own.octets(), address.octets());
+    to_all(&Message { operation: REQUEST, sender_link: link, sender, target_link: [0; 6], target })
+}
+
 /// Returns the frame of a message to all hosts of the segment.
 fn to_all(message: &Message) -> [u8; ANNOUNCEMENT_BYTES] {
     let mut body = [0; BYTES];
@@ -201,6 +207,13 @@ mod tests {
         let message = Message::read(frame[14..].first_chunk().unwrap()).unwrap();
         assert_eq!((message.sender, message.target, message.operation), ([0; 4], [192, 0, 2, 7], REQUEST));
         assert_eq!((&frame[..6], &frame[6..12], claim(&frame)), (&BROADCAST[..], &ASKER[..], None));
+    }
+
+    #[test]
+    fn a_question_is_by_the_askers_own_address() {
+        let frame = super::request([192, 0, 2, 7].into(), [192, 0, 2, 1].into(), ASKER);
+        assert_eq!(Message::read(frame[14..].first_chunk().unwrap()), Some(request()));
+        assert_eq!(claim(&frame), None);
     }
 
     #[test]

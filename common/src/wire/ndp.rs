@@ -259,6 +259,25 @@ pub fn probe(address: Ipv6Addr, link: [u8; 6]) -> [u8; PROBE_BYTES] {
     frame
 }
 
+/// Bytes of [`question`].
+pub const QUESTION_BYTES: usize = PROBE_BYTES + 8;
+
+/// Returns the frame by which the host with this address and link address asks who has another address (RFC 4861 section 4.3).
+pub fn question(address: Ipv6Addr, own: Ipv6Addr, link: [u8; 6]) -> [u8; QUESTION_BYTES] {
+    const LENGTH: u8 = FIXED as u8 + 8;
+    let (group, own) = (solicited_node(address).octets(), own.octets());
+    let mut frame = [0; QUESTION_BYTES];
+    frame[..PROBE_BYTES].copy_from_slice(&probe(address, link));
+    frame[19] = LENGTH;
+    frame[22..38].copy_from_slice(&own);
+    frame[PROBE_BYTES..PROBE_BYTES + 2].copy_from_slice(&[SOURCE_LINK, 1]);
+    frame[PROBE_BYTES + 2..].copy_from_slice(&link);
+    frame[56..58].fill(0);
+    let sum = sum(&own) + sum(&group) + sum(&frame[54..]) + u32::from(LENGTH) + u32::from(ICMPV6);
+    frame[56..58].copy_from_slice(&(!checksum::fold(sum)).to_be_bytes());
+    frame
+}
+
 /// Returns the address that the sender of an advertisement says it has, and the frame's source; `None`: the frame is no
 /// advertisement that is believed (RFC 4861 section 7.1.2).
 pub fn claim(frame: &[u8]) -> Option<(Ipv6Addr, [u8; 6])> {
@@ -387,6 +406,18 @@ mod tests {
         let words = sum(source) + sum(destination) + sum(&frame[54..]) + 24 + u32::from(ICMPV6);
         assert_eq!(checksum::fold(words), u16::MAX);
         assert_eq!(claim(&frame), None);
+    }
+
+    #[test]
+    fn a_question_is_by_the_askers_own_address() {
+        let frame = question(TARGET.into(), ASKER.into(), LINK);
+        let mut message = [0; EXAMINED];
+        message[..32].copy_from_slice(&frame[54..]);
+        let heading = Heading { source: &ASKER, destination: &GROUP, hop_limit: frame[21], length: 32 };
+        assert_eq!((&frame[22..38], &frame[38..54]), (&ASKER[..], &GROUP[..]));
+        assert_eq!((solicitation(&heading, &message), target(&message, 32)), (Asker::at(26), Some(TARGET)));
+        let words = sum(&ASKER) + sum(&GROUP) + sum(&frame[54..]) + 32 + u32::from(ICMPV6);
+        assert_eq!((checksum::fold(words), claim(&frame)), (u16::MAX, None));
     }
 
     #[test]

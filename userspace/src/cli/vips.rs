@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use anyhow::Result;
-use common::maps::announced::OWNER_HERE;
 use serde_json::json;
 
 use super::Format;
@@ -22,10 +21,10 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
         .iter()
         .map(|(key, announced)| {
             let (address, device) = (IpAddr::from(key.address).to_string(), node.name(key.device));
-            let owner = if announced.owner == OWNER_HERE { "this node" } else { "elsewhere" };
+            let owner = if announced.is_here() { "this node" } else { "elsewhere" };
             let link = written(announced.link);
             // One that is alone has none.
-            let epoch = epochs.get(key).filter(|_| announced.owner == OWNER_HERE);
+            let epoch = epochs.get(key).filter(|_| announced.is_here());
             Row {
                 json: json!({
                     "address": address, "device": device, "ifindex": key.device, "owner": owner,

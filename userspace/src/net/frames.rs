@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use common::wire::{arp, ndp};
 
+/// Bytes of frames that a socket holds at most.
+const BUFFER: libc::c_int = 4 << 20;
+
 /// A packet socket that receives nothing (packet(7)).
 #[derive(Debug)]
 pub struct FrameSocket(OwnedFd);
@@ -13,7 +16,9 @@ pub struct FrameSocket(OwnedFd);
 impl FrameSocket {
     /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
-        socket().map(Self)
+        let fd = socket()?;
+        set(&fd, libc::SO_SNDBUFFORCE, &BUFFER)?;
+        Ok(Self(fd))
     }
 
     /// Sends a frame, which begins with its Ethernet header, out of the device with this index.
@@ -98,6 +103,8 @@ impl FrameReader {
         let limit =
             libc::timeval { tv_sec: wait.as_secs() as libc::time_t, tv_usec: wait.subsec_micros().into() };
         set(&fd, libc::SO_RCVTIMEO, &limit)?;
+        // A table of bids is many frames at once.
+        set(&fd, libc::SO_RCVBUFFORCE, &BUFFER)?;
         if kind == Kind::Advertisements {
             let filter = libc::sock_fprog {
                 len: ADVERTISEMENTS.len() as u16,
@@ -137,7 +144,8 @@ impl FrameReader {
                     _ => Err(error),
                 };
             }
-            if from.sll_pkttype != libc::PACKET_OUTGOING {
+            // Also of a VLAN that has no device here: its frames come without tag, as if they were this device's.
+            if !matches!(from.sll_pkttype, libc::PACKET_OUTGOING | libc::PACKET_OTHERHOST) {
                 return Ok(Some((from.sll_ifindex as u32, &buffer[..received as usize])));
             }
         }

@@ -2,7 +2,7 @@
 
 use common::decide::tables;
 use common::maps::address::Address;
-use common::maps::announced::{Announced, AnnouncedKey, OWNER_HERE};
+use common::maps::announced::{Announced, AnnouncedKey, OWNER_HERE, OWNER_ONLY};
 use common::maps::segment::Gate;
 use common::reason::Reason;
 use common::wire::arp::{self, About, Message};
@@ -185,7 +185,10 @@ fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
     if !found.map_err(Exit::refused)? {
         return Ok(None);
     }
-    if announced.owner == OWNER_HERE && is_gate_closed(skb)? {
+    // No other node may take what is this node's alone.
+    if announced.owner == OWNER_ONLY {
+        announced.owner = OWNER_HERE;
+    } else if announced.owner == OWNER_HERE && is_gate_closed(skb)? {
         announced.owner = OWNER_GATED;
     }
     Ok(Some(announced))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use common::maps::announced::{Announced, OWNER_ELSEWHERE, OWNER_HERE};
+use common::maps::announced::{Announced, OWNER_ELSEWHERE};
 use common::maps::settings::CookieKey;
 use sha2::{Digest, Sha256};
 use tracing::{debug, info};
@@ -22,7 +22,7 @@ use super::task::{Received, Task};
 use super::wanted::{OnDevice, alone, announced, dialled};
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
-use crate::model::{Announcement, Desired, Node};
+use crate::model::{Announcement, Desired, Node, Problem};
 use crate::outputs::CookieKeys;
 
 /// What could not be sent is sent again after this time.
@@ -52,6 +52,8 @@ pub(super) struct Announcements {
     schedule: Schedule,
     kernel: Option<Kernel>,
     speakers: Option<(Speakers, Readers)>,
+    /// Devices whose segments have more candidates than they may.
+    crowded: BTreeSet<u32>,
 }
 
 /// What was brought in step.
@@ -66,12 +68,17 @@ pub(super) struct Brought {
 impl Announcements {
     /// Those of a process that has not looked at the kernel yet.
     pub(super) fn new(pins: Pins, node: Option<Arc<str>>, tasks: Sender<Task>) -> Self {
-        Self { pins, node, tasks, schedule: Schedule::default(), kernel: None, speakers: None }
+        let (schedule, crowded) = (Schedule::default(), BTreeSet::new());
+        Self { pins, node, tasks, schedule, kernel: None, speakers: None, crowded }
     }
 
     /// Leaves everything as it is to another process.
     pub(super) fn leave(&mut self) {
+        if let Some((speakers, _)) = &mut self.speakers {
+            speakers.stamp();
+        }
         (self.kernel, self.speakers, self.schedule) = (None, None, Schedule::default());
+        self.crowded.clear();
     }
 
     /// When [`Self::turn`] is to be called.
@@ -94,6 +101,9 @@ impl Announcements {
             let kernel = Kernel::open(&self.pins)?;
             kernel.here().for_each(|on_device| self.schedule.adopt(*on_device, now));
             self.kernel = Some(kernel);
+            if self.node.is_none() {
+                Speakers::open(&self.pins, 0)?.wipe(&target.network)?;
+            }
         }
         let (wanted, failed) = match self.node.clone() {
             None => (alone(&target.desired, &target.network, &target.devices), None),
@@ -118,9 +128,14 @@ impl Announcements {
                 failed = Some(format!("{} addresses are not announced: {error}", begun.len() - written));
                 break;
             }
-            match value.owner {
-                OWNER_HERE => self.schedule.begin(*on_device, now),
-                _ => self.schedule.end(*on_device),
+            match value.is_here() {
+                true => self.schedule.begin(*on_device, now),
+                false => self.schedule.end(*on_device),
+            }
+            if let Some((speakers, _)) = &self.speakers
+                && let Some(Standing::Here { epoch, .. }) = speakers.standing(on_device)
+            {
+                speakers.keep(on_device, epoch)?;
             }
             written += 1;
         }
@@ -135,46 +150,53 @@ impl Announcements {
         let Some(announcement) = target.announcement.as_deref() else { return self.unknown() };
         let (addresses, devices) = (dialled(&target.desired), &target.devices);
         let (all, crowded) = candidates(announcement, &addresses, devices, &target.network);
+        self.crowded = crowded;
         let keys = match target.keys.as_ref().map(heartbeat_keys) {
             Some(keys) => keys,
             None if all.is_empty() => Keys { keys: Default::default(), signs: 0 },
             None => {
-                return Ok(Settled::Unknown(
-                    "heartbeats cannot be signed before the cookie keys are known".into(),
-                ));
+                let why = "heartbeats cannot be signed before the cookie keys are known";
+                return Ok(Settled::Unknown(why.into()));
             }
         };
         if self.speakers.is_none() {
             let opened = Speakers::open(&self.pins, node_id(node))?;
+            if all.is_empty() {
+                opened.clear(&target.network)?;
+                return Ok(Settled::Wanted(BTreeMap::new(), None));
+            }
             match Readers::start(&self.tasks) {
                 Ok(readers) => self.speakers = Some((opened, readers)),
-                Err(_) if all.is_empty() => opened.clear(&target.network)?,
                 Err(error) => {
                     let why = format!("frames of other nodes cannot be received (CAP_NET_RAW): {error}");
                     return Ok(Settled::Unknown(why));
                 }
             }
         }
-        let Some(((speakers, _), kernel)) = self.speakers.as_mut().zip(self.kernel.as_ref()) else {
-            return Ok(Settled::Wanted(BTreeMap::new(), None));
-        };
-        let candidates = if target.is_withdrawn { Candidates::new() } else { all.clone() };
-        let allowed = Allowed { candidates, grace: announcement.grace, keys, network: &target.network };
-        let (steps, mut failed) = speakers.follow(allowed, kernel.here(), now)?;
-        speakers.clear(&target.network)?;
-        self.carry_out(steps, now)?;
-        if !crowded.is_empty() {
-            let names: Vec<String> = crowded.iter().map(|device| target.network.name(*device)).collect();
-            failed = Some(format!(
-                "on {} only the first 32 nodes may announce addresses; name fewer by nodeSelectors of L2Advertisements",
-                names.join(", ")
-            ));
-        }
-        let Some((speakers, _)) = &self.speakers else { return Ok(Settled::Wanted(BTreeMap::new(), failed)) };
         let pairs =
             all.iter().flat_map(|(device, addresses)| addresses.keys().map(|address| (*device, *address)));
-        let wanted = announced(pairs, &target.network, |on_device| speakers.is_here(on_device));
-        Ok(Settled::Wanted(wanted, failed))
+        let elsewhere = announced(pairs.clone(), &target.network, |_| OWNER_ELSEWHERE);
+        let Some(((speakers, _), kernel)) = self.speakers.as_mut().zip(self.kernel.as_mut()) else {
+            return Ok(Settled::Wanted(BTreeMap::new(), None));
+        };
+        // The node takes only what its programs can answer for: not what its own kernel has, nor what finds no room in the map.
+        let mut failed = None;
+        for (on_device, value) in &elsewhere {
+            if !kernel.announced().contains_key(on_device) && failed.is_none() {
+                failed = kernel.put(*on_device, *value).err().map(|error| error.to_string());
+            }
+        }
+        let mut candidates = if target.is_withdrawn { Candidates::new() } else { all.clone() };
+        for (device, addresses) in &mut candidates {
+            addresses.retain(|address, _| kernel.announced().contains_key(&(*device, *address)));
+        }
+        let allowed = Allowed { candidates, grace: announcement.grace, keys, network: &target.network };
+        let (steps, why) = speakers.follow(allowed, kernel.here(), now)?;
+        self.carry_out(steps, now)?;
+        let Some((speakers, _)) = &self.speakers else { return Ok(Settled::Wanted(BTreeMap::new(), failed)) };
+        speakers.clear(&target.network)?;
+        let wanted = announced(pairs, &target.network, |on_device| speakers.owner(on_device));
+        Ok(Settled::Wanted(wanted, failed.or(why)))
     }
 
     /// Returns what the programs are to know while it is not known what the cluster decided: what an earlier agent settled with other
@@ -198,71 +220,89 @@ impl Announcements {
         here.for_each(|on_device| self.schedule.begin(*on_device, now));
     }
 
-    /// Does what is due.
-    pub(super) fn turn(&mut self, now: Instant) -> Result<(), TableError> {
+    /// Does what is due at this time, which is `now_ns` by the clock of the programs.
+    pub(super) fn turn(&mut self, now: Instant, now_ns: u64) -> Result<(), TableError> {
+        let mut outcome = Ok(());
         if let Some((speakers, _)) = &mut self.speakers {
-            let steps = speakers.turn(now);
-            self.carry_out(steps, now)?;
+            let (steps, failed) = speakers.turn(now, now_ns);
+            outcome = failed.map_or(Ok(()), Err).and(self.carry_out(steps, now));
+        }
+        // Others may have taken what this node announced before its agent was away.
+        if self.speakers.as_ref().is_some_and(|(speakers, _)| !speakers.may_stamp()) {
+            return outcome;
         }
         while let Some(on_device) = self.schedule.take(now) {
-            let Some(kernel) = &mut self.kernel else { return Ok(()) };
+            let Some(kernel) = &mut self.kernel else { return outcome };
             if let Err(error) = kernel.send(on_device) {
                 let (device, address) = on_device;
                 debug!(%error, device, %address, "not announced");
                 self.schedule.begin(on_device, now + AGAIN);
             }
         }
-        Ok(())
+        outcome
     }
 
+    /// Carries all steps out. Returns the first error.
     fn carry_out(&mut self, steps: Steps, now: Instant) -> Result<(), TableError> {
+        steps.into_iter().fold(Ok(()), |outcome, (device, step)| outcome.and(self.step(device, step, now)))
+    }
+
+    fn step(&mut self, device: u32, step: Step, now: Instant) -> Result<(), TableError> {
         let Some(((speakers, _), kernel)) = self.speakers.as_ref().zip(self.kernel.as_mut()) else {
             return Ok(());
         };
-        for (device, step) in steps {
-            match step {
-                Step::Open { address, epoch } => {
-                    let on_device = (device, address);
-                    speakers.keep(&on_device, epoch)?;
-                    if kernel.give(on_device, OWNER_HERE)? {
-                        info!(%address, device, epoch, "this node announces the address from now on");
-                        self.schedule.begin(on_device, now);
-                    }
+        match step {
+            Step::Open { address, epoch } => {
+                let on_device = (device, address);
+                let kept = speakers.keep(&on_device, epoch);
+                if kernel.give(on_device, speakers.owner(&on_device))? {
+                    info!(%address, device, epoch, "this node announces the address from now on");
+                    self.schedule.begin(on_device, now);
                 }
-                Step::Close(address) => {
-                    let on_device = (device, address);
-                    if kernel.give(on_device, OWNER_ELSEWHERE)? {
-                        info!(%address, device, "this node does not announce the address any more");
-                    }
-                    self.schedule.end(on_device);
-                    speakers.forget(&on_device)?;
+                kept
+            }
+            Step::Close(address) => {
+                let on_device = (device, address);
+                self.schedule.end(on_device);
+                if kernel.give(on_device, OWNER_ELSEWHERE)? {
+                    info!(%address, device, "this node does not announce the address any more");
                 }
-                Step::Send(frame) => {
-                    if let Err(error) = kernel.send_frame(device, &frame) {
-                        debug!(%error, device, "a heartbeat is not sent");
-                    }
+                speakers.forget(&on_device)
+            }
+            Step::Send(frame) => {
+                if let Err(error) = kernel.send_frame(device, &frame) {
+                    debug!(%error, device, "a heartbeat is not sent");
                 }
+                Ok(())
             }
         }
-        Ok(())
     }
 
-    /// Returns the addresses that another host has on a segment, each with a sentence for people.
-    pub(super) fn conflicts(&self) -> BTreeMap<OnDevice, String> {
+    /// Returns what keeps addresses from being announced that no further try changes: other hosts that have them, and too many candidates.
+    pub(super) fn problems(&self, network: &Node) -> Vec<Problem> {
         let Some(((speakers, _), kernel)) = self.speakers.as_ref().zip(self.kernel.as_ref()) else {
-            return BTreeMap::new();
+            return Vec::new();
         };
         let conflict = |on_device: &OnDevice| match speakers.standing(on_device)? {
-            Standing::Conflict { link: [a, b, c, d, e, f] } => Some((
-                *on_device,
+            Standing::Conflict { link: [a, b, c, d, e, f] } => Some(Problem::warning(
+                format!("addresses on {}", network.name(on_device.0)),
                 format!(
-                    "the host with link address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has {} already",
+                    "the host with link address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has {} already, so no node \
+                     announces it there",
                     on_device.1
                 ),
+                "take the address from that host, or out of the pool",
             )),
             _ => None,
         };
-        kernel.announced().keys().filter_map(conflict).collect()
+        let crowded = self.crowded.iter().map(|device| {
+            Problem::warning(
+                format!("addresses on {}", network.name(*device)),
+                "more than 32 nodes may announce them; only the first by name do",
+                "name fewer by nodeSelectors of L2Advertisements",
+            )
+        });
+        kernel.announced().keys().filter_map(conflict).chain(crowded).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The thread that announces. What it wrote to the map, and which groups devices let pass, stays when it ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -10,11 +10,10 @@ use tracing::warn;
 
 use super::announcements::{Announcements, Brought, Target};
 use super::task::{Served, Task};
-use super::wanted::OnDevice;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
 use crate::model::{Node, Problem};
-use crate::outputs::{Done, Held, Order, Word};
+use crate::outputs::{Done, Held, Order, Word, now_ns};
 
 /// The longest wait for a task.
 const LOOK: Duration = Duration::from_secs(60);
@@ -39,8 +38,8 @@ pub(super) struct Announcer {
     announcements: Announcements,
     /// Why the kernel does not hold all of the target, and when to try again.
     failed: Option<(String, Instant)>,
-    /// Addresses that other hosts have, as reported, and when they were looked for.
-    conflicts: (BTreeMap<OnDevice, String>, Instant),
+    /// What no further try changes, as reported, and when it was looked for.
+    problems: (Vec<Problem>, Instant),
 }
 
 impl Announcer {
@@ -61,7 +60,7 @@ impl Announcer {
             target: Target::default(),
             announcements: Announcements::new(pins, node, sender),
             failed: None,
-            conflicts: (BTreeMap::new(), Instant::now()),
+            problems: (Vec::new(), Instant::now()),
         }
     }
 
@@ -112,6 +111,7 @@ impl Announcer {
             Task::Release => {
                 (self.order, self.served, self.failed) = (None, None, None);
                 self.target = Target::default();
+                self.problems.0.clear();
                 self.announcements.leave();
                 self.say(Word::Released);
             }
@@ -151,39 +151,37 @@ impl Announcer {
 
     /// Does what is due.
     fn turn(&mut self) {
-        let now = Instant::now();
-        if self.failed.as_ref().is_some_and(|(_, time)| *time <= now) {
+        if self.failed.as_ref().is_some_and(|(_, time)| *time <= Instant::now()) {
             let changes = self.bring();
             self.hold(Done { changes, ..Done::default() });
         }
-        if let Err(error) = self.announcements.turn(now) {
-            self.note(Some(error.to_string()));
+        // In this order: a process that is stopped in between is late, and its stamp is none of later.
+        let now_ns = now_ns();
+        let now = Instant::now();
+        let mut is_news = match self.announcements.turn(now, now_ns) {
+            Ok(()) => false,
+            Err(error) => self.note(Some(error.to_string())),
+        };
+        if now.duration_since(self.problems.1) >= AGAIN {
+            let problems = self.announcements.problems(&self.target.network);
+            is_news |= problems != self.problems.0;
+            self.problems = (problems, now);
         }
-        if now.duration_since(self.conflicts.1) >= AGAIN {
-            let conflicts = self.announcements.conflicts();
-            let is_news = conflicts != self.conflicts.0;
-            self.conflicts = (conflicts, now);
-            if is_news {
-                self.hold(Done::default());
-            }
+        if is_news {
+            self.hold(Done::default());
         }
     }
 
     /// Reports what is held. What is missing is a problem, and no failure: what the maps serve is in force without it.
     fn hold(&self, done: Done) {
         let problem = |(why, _): &(String, Instant)| {
-            Problem::warning("settings.l2", why.clone(), "fix what it names; it is tried again every second")
-        };
-        let conflict = |((device, _), what): (&OnDevice, &String)| {
-            let device = self.target.network.name(*device);
-            let what = format!("{what}, so no node announces it there");
             Problem::warning(
-                format!("addresses on {device}"),
-                what,
-                "take the address from that host, or out of the pool",
+                "announced addresses",
+                why.clone(),
+                "fix what it names; it is tried again every second",
             )
         };
-        let problems = self.failed.iter().map(problem).chain(self.conflicts.0.iter().map(conflict)).collect();
+        let problems = self.failed.iter().map(problem).chain(self.problems.0.iter().cloned()).collect();
         let (exceptions, devices) = (Vec::new(), String::new());
         self.say(Word::Holds(Held { number: self.number, outcome: Ok(done), problems, exceptions, devices }));
     }
@@ -200,13 +198,14 @@ impl Announcer {
         changes
     }
 
-    /// Notes what failed, for another try.
-    fn note(&mut self, failed: Option<String>) {
+    /// Notes what failed, for another try. Returns whether it is something else than before.
+    fn note(&mut self, failed: Option<String>) -> bool {
         let is_news = failed.as_ref() != self.failed.as_ref().map(|(why, _)| why);
         if let Some(why) = failed.as_ref().filter(|_| is_news) {
             warn!(why, "not all addresses are announced; tried again every second");
         }
         self.failed = failed.map(|why| (why, Instant::now() + AGAIN));
+        is_news
     }
 
     /// Sends a message. If the receiver is gone, no tasks arrive either, and the thread ends.

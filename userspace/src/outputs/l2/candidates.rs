@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::ownership::NodeId;
 use crate::model::digest;
-use crate::model::{Announcement, Node};
+use crate::model::{Announcement, AnnouncementRule, Node};
 
 /// The most candidates of one segment: each asks all others ten times a second.
 const MOST: usize = 32;
@@ -30,7 +30,11 @@ pub(super) fn candidates(
     let (mut found, mut crowded) = (Candidates::new(), BTreeSet::new());
     for device in devices {
         let Some(link) = node.links.get(device).filter(|link| link.link_address.is_some()) else { continue };
-        let rules: Vec<_> = announcement.rules.iter().filter(|rule| rule.is_for(&link.name)).collect();
+        // A network of pods may have a device for each of them: only who names such a device means it.
+        let is_hosts = is_hosts(*device, node);
+        let is_meant =
+            |rule: &&AnnouncementRule| rule.is_for(&link.name) && (is_hosts || !rule.interfaces.is_empty());
+        let rules: Vec<_> = announcement.rules.iter().filter(is_meant).collect();
         let is_one = |member: &&Arc<str>| rules.iter().any(|rule| rule.admits(member));
         let all: Vec<&Arc<str>> = announcement.members.iter().filter(is_one).collect();
         if all.len() > MOST {
@@ -58,18 +62,29 @@ pub(super) fn candidates(
     (found, crowded)
 }
 
+/// Whether a device is one of the node's own on a network of hosts: it has a default route, or an address by which others reach the node.
+fn is_hosts(device: u32, node: &Node) -> bool {
+    let is_reachable = |address: &IpAddr| match address {
+        IpAddr::V4(address) => !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    };
+    let has_address = |(on, address): &(u32, IpAddr)| *on == device && is_reachable(address);
+    node.defaults.contains(&device) || node.answered.iter().any(has_address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Link;
     use crate::model::pool::AddressRange;
-    use crate::model::{AnnouncementRule, Link};
     use std::time::Duration;
 
     fn node() -> Node {
         let link = |name: &str, link_address| Link { name: name.into(), link_address, ..Link::default() };
         let links =
             [(2, link("eth0", Some([2; 6]))), (3, link("eth1", Some([2; 6]))), (4, link("kube-ipvs0", None))];
-        Node { links: links.into(), ..Node::default() }
+        let answered = [(2, "10.0.0.1".parse().unwrap()), (3, "fd00::1".parse().unwrap())];
+        Node { links: links.into(), answered: answered.into(), ..Node::default() }
     }
 
     fn range(first: &str, last: &str) -> AddressRange {
@@ -109,6 +124,22 @@ mod tests {
         let on = |device, address: &str| ((device, address.to_owned()), both.clone());
         let expected = [on(2, "192.0.2.7"), on(2, "2001:db8::7"), on(3, "192.0.2.7"), on(3, "2001:db8::7")];
         assert_eq!(found(&all, &["192.0.2.7", "2001:db8::7"]), expected.into());
+    }
+
+    /// As Calico's, one for each pod.
+    #[test]
+    fn a_device_without_an_address_of_the_node_is_meant_only_by_its_name() {
+        let mut node = node();
+        node.answered = [(3, "fe80::1".parse().unwrap()), (3, "169.254.1.1".parse().unwrap())].into();
+        node.defaults = [2].into();
+        let found = |rule: AnnouncementRule| {
+            let addresses = ["192.0.2.7".parse().unwrap()].into();
+            let (found, _) = candidates(&announcement(1, vec![rule]), &addresses, &[2, 3].into(), &node);
+            found.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(found(AnnouncementRule::default()), [2]);
+        let named = AnnouncementRule { interfaces: vec!["eth1".into()], ..AnnouncementRule::default() };
+        assert_eq!(found(named), [3]);
     }
 
     #[test]

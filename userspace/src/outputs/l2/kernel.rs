@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
-use common::maps::announced::{Announced, AnnouncedKey, OWNER_HERE};
+use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::name;
 use common::maps::segment::Segment;
 use common::wire::{arp, heartbeat, ndp};
@@ -46,7 +46,7 @@ impl Kernel {
 
     /// Returns what this node announces of it.
     pub(super) fn here(&self) -> impl Iterator<Item = &OnDevice> + Clone {
-        self.announced.iter().filter(|(_, value)| value.owner == OWNER_HERE).map(|(on_device, _)| on_device)
+        self.announced.iter().filter(|(_, value)| value.is_here()).map(|(on_device, _)| on_device)
     }
 
     /// Returns what is to be written to the map, and what is to be deleted from it.
@@ -119,9 +119,8 @@ impl Kernel {
 
     /// Announces an address that the programs answer for to the device's segment.
     pub(super) fn send(&mut self, on_device: OnDevice) -> io::Result<()> {
-        let Some(Announced { link, owner: OWNER_HERE }) = self.announced.get(&on_device).copied() else {
-            return Ok(());
-        };
+        let here = self.announced.get(&on_device).filter(|value| value.is_here());
+        let Some(Announced { link, .. }) = here.copied() else { return Ok(()) };
         let (device, address) = on_device;
         let frames = self.frames()?;
         match address {

@@ -30,7 +30,6 @@ impl Readers {
     /// Starts the threads, in the network namespace of the caller.
     pub(super) fn start(tasks: &Sender<Task>) -> io::Result<Self> {
         let this = Self { is_over: Arc::default() };
-        let waiting = Arc::new(AtomicUsize::new(0));
         let kinds = [
             ("l2-heartbeats", Kind::Type(heartbeat::ETHER_TYPE)),
             ("l2-arp", Kind::Type(arp::ETHER_TYPE)),
@@ -42,7 +41,7 @@ impl Readers {
                 socket,
                 is_heartbeat: kind == Kind::Type(heartbeat::ETHER_TYPE),
                 tasks: tasks.clone(),
-                waiting: Arc::clone(&waiting),
+                waiting: Arc::default(),
                 is_over: Arc::clone(&this.is_over),
             };
             thread::Builder::new().name(name.into()).spawn(move || reader.read())?;

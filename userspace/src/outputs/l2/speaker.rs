@@ -1,10 +1,11 @@
 //! One device of this node among those of other nodes on the same segment: what it receives there, and what it sends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::maps::announced::{OWNER_ELSEWHERE, OWNER_HERE, OWNER_ONLY};
 use common::maps::segment::Segment as Entry;
 use common::maps::settings::CookieKey;
 use common::wire::heartbeat::{self, Bid, Heartbeat};
@@ -46,9 +47,11 @@ pub(super) struct Speaker {
     entry: Entry,
     assembly: Assembly,
     reception: Reception,
-    /// The routers of its default routes.
-    routers: Vec<IpAddr>,
+    /// The routers of its default routes, each with an address of the device to ask it by.
+    routers: Vec<(IpAddr, IpAddr)>,
     has_carrier: bool,
+    /// The addresses that no other node may announce.
+    only: BTreeSet<IpAddr>,
 }
 
 impl Speaker {
@@ -56,11 +59,18 @@ impl Speaker {
     pub(super) fn new(name: &str, entry: Entry, ownership: Segment, now: Instant) -> Self {
         let (assembly, reception) = (Assembly::default(), Reception::new(now));
         let (name, routers) = (name.to_owned(), Vec::new());
-        Self { name, ownership, entry, assembly, reception, routers, has_carrier: true }
+        let only = BTreeSet::new();
+        Self { name, ownership, entry, assembly, reception, routers, has_carrier: true, only }
     }
 
     /// Follows the node: the device, whose link address this is, its routers, and the keys.
-    pub(super) fn follow(&mut self, link: &Link, address: [u8; 6], routers: Vec<IpAddr>, keys: &Keys) {
+    pub(super) fn follow(
+        &mut self,
+        link: &Link,
+        address: [u8; 6],
+        routers: Vec<(IpAddr, IpAddr)>,
+        keys: &Keys,
+    ) {
         self.name.clone_from(&link.name);
         (self.routers, self.has_carrier) = (routers, link.has_carrier);
         (self.entry.link, self.entry.keys, self.entry.key) = (address, keys.keys, keys.signs);
@@ -70,6 +80,9 @@ impl Speaker {
     pub(super) fn allow(&mut self, wanted: BTreeMap<IpAddr, Arc<[NodeId]>>, grace: Duration, now: Instant) {
         self.entry.grace_ns = grace.as_nanos() as u64;
         self.ownership.follow(Rules { grace });
+        let own = self.entry.node;
+        let only = wanted.iter().filter(|(_, nodes)| ***nodes == [own]);
+        self.only = only.map(|(address, _)| *address).collect();
         self.ownership.candidates(wanted, now);
     }
 
@@ -136,6 +149,15 @@ impl Speaker {
         self.ownership.standing(address)
     }
 
+    /// Returns `OWNER_*` of an address.
+    pub(super) fn owner(&self, address: &IpAddr) -> u16 {
+        match self.standing(address) {
+            Standing::Here { .. } if self.only.contains(address) => OWNER_ONLY,
+            Standing::Here { .. } => OWNER_HERE,
+            _ => OWNER_ELSEWHERE,
+        }
+    }
+
     /// Does what is due. Returns what the programs are to know of the device, which comes first, and what is to be done, in this order.
     pub(super) fn turn(&mut self, now: Instant, now_ns: u64) -> (Entry, Vec<Step>) {
         let mut steps = Vec::new();
@@ -143,13 +165,11 @@ impl Speaker {
             self.reception.read(received::frames(&self.name), now);
         }
         if self.reception.is_asking(now) {
-            steps.extend(self.routers.iter().map(|router| Step::Send(self.probe(*router))));
+            steps.extend(self.routers.iter().filter_map(|(router, own)| self.question(*router, *own)));
         }
         self.ownership.isolated(!self.has_carrier || self.reception.is_isolated(now), now);
         let actions = self.ownership.turn(now);
-        if self.ownership.may_stamp() {
-            self.entry.stamp_ns = now_ns;
-        }
+        self.stamp(now_ns);
         self.entry.digest = self.ownership.digest();
         for action in actions {
             match action {
@@ -197,6 +217,29 @@ impl Speaker {
                 }
             }
         }
+    }
+
+    /// Asks a router for its link address as its neighbours do. A probe would make one that starts give up its address.
+    fn question(&self, router: IpAddr, own: IpAddr) -> Option<Step> {
+        let link = self.entry.link;
+        Some(Step::Send(match (router, own) {
+            (IpAddr::V4(router), IpAddr::V4(own)) => arp::request(router, own, link).to_vec(),
+            (IpAddr::V6(router), IpAddr::V6(own)) => ndp::question(router, own, link).to_vec(),
+            _ => return None,
+        }))
+    }
+
+    /// Whether its agent is alive, as its node's gate has it.
+    pub(super) fn may_stamp(&self) -> bool {
+        self.ownership.may_stamp()
+    }
+
+    /// Stamps once more. Returns what the programs are to know.
+    pub(super) fn stamp(&mut self, now_ns: u64) -> Entry {
+        if self.may_stamp() {
+            self.entry.stamp_ns = now_ns;
+        }
+        self.entry
     }
 
     fn probe(&self, address: IpAddr) -> Vec<u8> {
@@ -330,14 +373,19 @@ mod tests {
     fn routers_are_asked_once_nothing_is_received_any_more() {
         let start = Instant::now();
         let mut this = speaker(OWN, LINK, 5, start);
-        this.routers = vec![[192, 0, 2, 1].into(), "fe80::1".parse().unwrap()];
+        this.routers = vec![
+            ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()),
+            ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap()),
+        ];
         let mut asked = |millis| {
             let frames = sent(&mut this, start + Duration::from_millis(millis));
             let probes = frames.iter().filter(|frame| frame[12..14] != [0x88, 0xb5]);
             let target = |frame: &Vec<u8>| {
                 if frame[12] == 8 { frame[38..42].to_vec() } else { frame[62..78].to_vec() }
             };
-            assert!(frames.iter().all(|frame| claim(frame).is_none()), "a probe claims nothing");
+            assert!(frames.iter().all(|frame| claim(frame).is_none()), "a question claims nothing");
+            // One by an unspecified address would make a router that starts give up its own.
+            assert!(frames.iter().all(|frame| frame[12] != 8 || frame[28..32] == [192, 0, 2, 2]));
             probes.map(target).collect::<Vec<_>>()
         };
         assert_eq!(asked(0), Vec::<Vec<u8>>::new());

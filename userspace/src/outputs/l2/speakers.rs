@@ -7,11 +7,11 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use common::maps::announced::AnnouncedKey;
+use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE};
 use common::maps::name;
 use common::maps::segment::{Bid, Segment as Entry};
 use common::wire::heartbeat;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::candidates::Candidates;
 use super::kernel::key;
@@ -81,18 +81,18 @@ impl Speakers {
     ) -> Result<(Steps, Option<String>), TableError> {
         let Allowed { mut candidates, grace, keys, network } = allowed;
         candidates.retain(|_, addresses| addresses.values().any(|nodes| nodes.contains(&self.own)));
-        let mut steps = Vec::new();
+        let (mut steps, mut failed) = (Vec::new(), None);
         let gone: Vec<u32> =
             self.on.keys().filter(|device| !candidates.contains_key(device)).copied().collect();
         for device in gone {
-            steps.extend(self.end(device, network, now)?);
+            steps.extend(self.end(device, now));
         }
-        let mut failed = None;
         for (device, addresses) in candidates {
             let Some(link) = network.links.get(&device) else { continue };
             let (Some(address), name) = (link.link_address, &link.name) else { continue };
             if let Err(error) = groups::admit(name, heartbeat::GROUP) {
                 failed = Some(format!("device {name} cannot receive heartbeats: {error}"));
+                continue;
             }
             if !self.on.contains_key(&device) {
                 let held = held.clone().filter(|(other, _)| *other == device).map(|(_, address)| *address);
@@ -100,8 +100,7 @@ impl Speakers {
                 self.on.insert(device, speaker);
             }
             let Some(speaker) = self.on.get_mut(&device) else { continue };
-            let routers = network.routers.iter().filter(|(other, _)| *other == device);
-            speaker.follow(link, address, routers.map(|(_, router)| *router).collect(), &keys);
+            speaker.follow(link, address, routers(device, network), &keys);
             speaker.allow(addresses, grace, now);
         }
         Ok((steps, failed))
@@ -128,18 +127,34 @@ impl Speakers {
         Ok(Speaker::new(name, entry, ownership, now))
     }
 
-    /// Ends a device's speaker. Returns what is still to be done.
-    fn end(&mut self, device: u32, network: &Node, now: Instant) -> Result<Steps, TableError> {
-        let Some(mut speaker) = self.on.remove(&device) else { return Ok(Vec::new()) };
+    /// Ends a device's speaker. Returns what is still to be done. What the programs know of the device stays until [`Self::clear`].
+    fn end(&mut self, device: u32, now: Instant) -> Steps {
+        let Some(mut speaker) = self.on.remove(&device) else { return Vec::new() };
         speaker.release();
         let (_, steps) = speaker.turn(now, now_ns());
-        self.segments.remove(&device)?;
-        if let Some(link) = network.links.get(&device)
-            && let Err(error) = groups::refuse(&link.name, heartbeat::GROUP)
-        {
-            debug!(%error, device = link.name, "still receives heartbeats");
+        steps.into_iter().map(|step| (device, step)).collect()
+    }
+
+    /// Ends all that an agent began, for a process that is alone.
+    pub(super) fn wipe(&self, network: &Node) -> Result<(), TableError> {
+        self.clear(network)?;
+        let mut left = Vec::new();
+        self.bids.0.walk(|key: &AnnouncedKey, _: &Bid| left.push(*key))?;
+        self.bids.0.remove_all(&left)
+    }
+
+    /// Stamps once more, for the agent that follows.
+    pub(super) fn stamp(&mut self) {
+        for (device, speaker) in &mut self.on {
+            if let Err(error) = self.segments.put(device, &speaker.stamp(now_ns())) {
+                debug!(%error, device, "not stamped");
+            }
         }
-        Ok(steps.into_iter().map(|step| (device, step)).collect())
+    }
+
+    /// Whether it is known on every segment what others took over while no agent was here.
+    pub(super) fn may_stamp(&self) -> bool {
+        self.on.values().all(Speaker::may_stamp)
     }
 
     /// Ends what an earlier process began on devices without a speaker.
@@ -170,20 +185,18 @@ impl Speakers {
         self.on.values().map(Speaker::due).min()
     }
 
-    /// Does what is due. Returns what is to be done, by device.
-    pub(super) fn turn(&mut self, now: Instant) -> Steps {
-        let mut steps = Vec::new();
+    /// Does what is due at this time, which is `now_ns` by the clock of the programs. Returns what is to be done, and what failed.
+    pub(super) fn turn(&mut self, now: Instant, now_ns: u64) -> (Steps, Option<TableError>) {
+        let (mut steps, mut failed) = (Vec::new(), None);
         for (device, speaker) in &mut self.on {
             if speaker.due() > now {
                 continue;
             }
-            let (entry, these) = speaker.turn(now, now_ns());
-            if let Err(error) = self.segments.put(device, &entry) {
-                warn!(%error, device, "heartbeats are not answered");
-            }
+            let (entry, these) = speaker.turn(now, now_ns);
+            failed = failed.or(self.segments.put(device, &entry).err());
             steps.extend(these.into_iter().map(|step| (*device, step)));
         }
-        steps
+        (steps, failed)
     }
 
     /// Keeps the epoch by which an address is announced, for the next agent.
@@ -201,10 +214,22 @@ impl Speakers {
         Some(self.on.get(device)?.standing(address))
     }
 
-    /// Whether this node announces an address on a device.
-    pub(super) fn is_here(&self, on_device: &OnDevice) -> bool {
-        matches!(self.standing(on_device), Some(Standing::Here { .. }))
+    /// Returns `OWNER_*` of an address on a device.
+    pub(super) fn owner(&self, (device, address): &OnDevice) -> u16 {
+        self.on.get(device).map_or(OWNER_ELSEWHERE, |speaker| speaker.owner(address))
     }
+}
+
+/// Returns the routers of a device, each with an address of the device of the same family and scope.
+fn routers(device: u32, network: &Node) -> Vec<(IpAddr, IpAddr)> {
+    let is_local =
+        |address: &IpAddr| matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    let own = |router: &IpAddr| {
+        let mut all = network.answered.iter().filter(|(on, _)| *on == device).map(|(_, address)| *address);
+        all.find(|own| own.is_ipv4() == router.is_ipv4() && is_local(own) == is_local(router))
+    };
+    let on_device = network.routers.iter().filter(|(on, _)| *on == device);
+    on_device.filter_map(|(_, router)| Some((*router, own(router)?))).collect()
 }
 
 /// Returns a random number. It is no secret: it only differs from one boot to the next.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use common::maps::announced::{Announced, OWNER_ELSEWHERE, OWNER_HERE};
+use common::maps::announced::{Announced, OWNER_HERE};
 use common::wire::ndp;
 
 use crate::model::{Desired, Node};
@@ -28,7 +28,7 @@ pub(super) fn alone(
     }
     let addresses = dialled(desired);
     let pairs = devices.iter().flat_map(|device| addresses.iter().map(|address| (*device, *address)));
-    announced(pairs, node, |_| true)
+    announced(pairs, node, |_| OWNER_HERE)
 }
 
 /// Returns what the programs are to know of these addresses. An address of the device itself stays the kernel's, and so does
@@ -36,12 +36,11 @@ pub(super) fn alone(
 pub(super) fn announced(
     pairs: impl Iterator<Item = OnDevice>,
     node: &Node,
-    is_here: impl Fn(&OnDevice) -> bool,
+    owner: impl Fn(&OnDevice) -> u16,
 ) -> BTreeMap<OnDevice, Announced> {
     let value = |on_device: OnDevice| {
         let link = node.links.get(&on_device.0)?.link_address?;
-        let owner = if is_here(&on_device) { OWNER_HERE } else { OWNER_ELSEWHERE };
-        Some((on_device, Announced { link, owner }))
+        Some((on_device, Announced { link, owner: owner(&on_device) }))
     };
     pairs.filter(|on_device| !node.answered.contains(on_device)).filter_map(value).collect()
 }
@@ -62,6 +61,7 @@ pub(super) fn members<'a>(announced: impl Iterator<Item = &'a OnDevice>, node: &
 mod tests {
     use super::*;
     use crate::model::{DesiredListener, L2, Link, Protocol, Settings};
+    use common::maps::announced::OWNER_ELSEWHERE;
 
     const LINK: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const HERE: Announced = Announced { link: LINK, owner: OWNER_HERE };
@@ -106,7 +106,8 @@ mod tests {
     #[test]
     fn what_another_node_announces_is_dropped_here() {
         let pairs = ["192.0.2.7", "192.0.2.8"].map(|address| (2, address.parse().unwrap()));
-        let found = announced(pairs.into_iter(), &node(), |on_device| *on_device == pairs[0]);
+        let owner = |on_device: &OnDevice| if *on_device == pairs[0] { OWNER_HERE } else { OWNER_ELSEWHERE };
+        let found = announced(pairs.into_iter(), &node(), owner);
         let elsewhere = Announced { link: LINK, owner: OWNER_ELSEWHERE };
         assert_eq!(found, [(pairs[0], HERE), (pairs[1], elsewhere)].into());
     }
