@@ -7,7 +7,7 @@ use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite};
 use super::claims::Claims;
 use super::health::Failing;
 use super::history::History;
-use super::judge::{Judge, View};
+use super::judge::{Judge, Judgement, View};
 use super::keys::{self, Spare};
 use super::kube_event::{self, Note, Teller};
 use super::kube_events::{self, Evidence};
@@ -216,7 +216,8 @@ impl Core {
             unlisted,
         };
         let mut judged = self.judge.judge(&view, &mut self.claims);
-        judged.problems.extend(self.announce(&view, &judged.in_use));
+        let of_announcing = self.announce(&view, &judged);
+        judged.problems.extend(of_announcing);
         let (stale, young): (Vec<_>, Vec<_>) = stale.into_iter().partition(|stale| stale.since + STALE <= at);
         self.stale_nodes.note(stale_nodes.into_iter().map(by_source), at);
         let (stale_nodes, young_nodes): (Vec<_>, Vec<_>) =
@@ -248,7 +249,7 @@ impl Core {
     }
 
     /// Asks for what is announced. Returns what is wrong with what it follows from.
-    fn announce(&mut self, view: &View<'_>, in_use: &BTreeSet<IpAddr>) -> Vec<Problem> {
+    fn announce(&mut self, view: &View<'_>, judged: &Judgement) -> Vec<Problem> {
         if view.nodes.are_unlisted {
             return Vec::new();
         }
@@ -257,7 +258,8 @@ impl Core {
             leases: &view.nodes.members,
             metallb: view.metallb.as_ref(),
             unlisted: &view.unlisted,
-            in_use,
+            in_use: &judged.in_use,
+            pooled: &judged.pooled,
             said: self.announcements.said(),
         });
         if let Some(spec) = spec {

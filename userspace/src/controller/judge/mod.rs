@@ -63,6 +63,8 @@ pub(super) struct Judgement {
     pub(super) won: BTreeMap<ObjectRef, String>,
     /// Addresses in use by Gateways and Services.
     pub(super) in_use: BTreeSet<IpAddr>,
+    /// Those of them that are, or were, of one of MetalLB's pools, as the Service says.
+    pub(super) pooled: BTreeSet<IpAddr>,
     /// What happened to the addresses of Services.
     pub(super) happenings: Vec<Happening>,
     /// When to judge again even if nothing changes.
@@ -186,7 +188,10 @@ impl Judge {
         let left_alone = assignment.services.values().filter(|allocation| allocation.is_held);
         out.problems.extend(left_alone.filter_map(|allocation| allocation.problem.clone()));
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
-        out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
+        for allocation in allocations {
+            out.in_use.extend(&allocation.addresses);
+            out.pooled.extend(allocation.pool.iter().flat_map(|_| &allocation.addresses));
+        }
         // When it waits no more, it is judged as if for the first time.
         hold.objects.iter().for_each(|object| self.forget(object));
         out

@@ -7,7 +7,7 @@ use crate::model::cluster::{AddressRange, PoolSpec, PoolsClosed};
 use crate::model::{Cluster, Kind, ObjectRef, Problem};
 use crate::sources::kubernetes::Source;
 use crate::sources::kubernetes::api::announcement::{AnnouncementRule, AnnouncementSpec, text};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ pub(in crate::controller) struct Basis<'a> {
     pub(in crate::controller) unlisted: &'a BTreeSet<Source>,
     /// Addresses that objects have.
     pub(in crate::controller) in_use: &'a BTreeSet<IpAddr>,
+    /// Those of them that are, or were, of one of MetalLB's pools.
+    pub(in crate::controller) pooled: &'a BTreeSet<IpAddr>,
     /// What the object says now.
     pub(in crate::controller) said: Option<&'a AnnouncementSpec>,
 }
@@ -43,8 +45,9 @@ pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementS
     }
     let mut problems = Vec::new();
     let members = Members::of(basis);
+    let unranged = Unranged::of(basis);
     if policy.announcing.own_ranges {
-        let addresses = policy.ranges.iter().copied().chain(basis.unranged()).collect();
+        let addresses = policy.ranges.iter().copied().chain(unranged.own()).collect();
         let rule = Rule { addresses, nodes: members.able.iter().collect(), interfaces: &[] };
         spec.rules.extend(members.write(rule, OWN_RANGES.to_owned()));
     }
@@ -57,14 +60,19 @@ pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementS
         Advertised::Nothing => {}
         Advertised::Now => {
             for advertisement in basis.advertisements() {
-                let rule = basis.rule(advertisement, &members, &mut problems);
-                let origin = format!("{} {}", Kind::L2Advertisement, advertisement.meta.name);
+                let rule = basis.rule(advertisement, &members, &unranged, &mut problems);
+                let origin = origin(advertisement);
                 spec.rules.extend(members.write(rule, origin));
             }
         }
     }
     spec.members = members.all.iter().map(ToString::to_string).collect();
     (Some(spec), problems)
+}
+
+/// [`AnnouncementRule::origin`] of an L2Advertisement.
+fn origin(advertisement: &AdvertisementSpec) -> String {
+    format!("{} {}", Kind::L2Advertisement, advertisement.meta.name)
 }
 
 /// What counts of L2Advertisements.
@@ -109,13 +117,8 @@ impl Members {
         if addresses.is_empty() || nodes.is_empty() {
             return None;
         }
-        let mut texts: Vec<String> = Vec::with_capacity(addresses.len());
-        for range in &addresses {
-            let text = text(range);
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
+        let mut seen = HashSet::with_capacity(addresses.len());
+        let texts = addresses.iter().map(text).filter(|text| seen.insert(text.clone())).collect();
         let nodes = match nodes.len() == self.all.len() {
             true => Vec::new(),
             false => nodes.iter().map(ToString::to_string).collect(),
@@ -124,8 +127,11 @@ impl Members {
         Some(AnnouncementRule { addresses: texts, nodes, interfaces, origin })
     }
 
-    /// Returns a rule that was written before, without nodes that are gone or must not announce any more.
+    /// Returns a rule that was written before, without nodes that are gone or must not announce any more; `None`: it is about nothing, or
+    /// none that a controller writes. One without addresses would cover every address, and with one that cannot be read, no agent could
+    /// read any rule.
     fn keep(&self, rule: &AnnouncementRule) -> Option<AnnouncementRule> {
+        rule.ranges()?;
         let is_named =
             |node: &&Arc<str>| rule.nodes.is_empty() || rule.nodes.iter().any(|name| **name == ***node);
         let nodes: Vec<&Arc<str>> = self.able.iter().filter(is_named).collect();
@@ -138,6 +144,71 @@ impl Members {
         };
         Some(AnnouncementRule { nodes, ..rule.clone() })
     }
+}
+
+/// Addresses that objects keep though no range has them any more. What announced them goes on doing so.
+struct Unranged<'a> {
+    basis: &'a Basis<'a>,
+    /// While the pools are not known, those of pools are among them.
+    addresses: Vec<IpAddr>,
+    /// What the object says that rules cover, by origin.
+    before: BTreeMap<&'a str, Covered>,
+}
+
+/// Addresses that rules cover.
+#[derive(Default)]
+struct Covered {
+    alone: HashSet<IpAddr>,
+    ranges: Vec<AddressRange>,
+}
+
+impl<'a> Unranged<'a> {
+    fn of(basis: &'a Basis<'a>) -> Self {
+        let Cluster { policy, pools, .. } = basis.cluster;
+        let is_read = |pool: &&Arc<PoolSpec>| policy.pools.namespaces.contains(&pool.meta.name.namespace);
+        let of_pools = pools.values().filter(is_read).flat_map(|pool| &pool.ranges);
+        let ranges: Vec<&AddressRange> = policy.ranges.iter().chain(of_pools).collect();
+        let is_in_none = |address: &IpAddr| !ranges.iter().any(|range| range.holds(*address));
+        let addresses = basis.in_use.iter().copied().filter(is_in_none).collect();
+        let mut before: BTreeMap<&str, Covered> = BTreeMap::new();
+        for rule in basis.said.into_iter().flat_map(|said| &said.rules) {
+            let covered = before.entry(&rule.origin).or_default();
+            let (singles, ranges): (Vec<_>, Vec<_>) =
+                rule.ranges().into_iter().flatten().partition(|range| range.first == range.last);
+            covered.alone.extend(singles.iter().map(|range| range.first));
+            covered.ranges.extend(ranges);
+        }
+        Self { basis, addresses, before }
+    }
+
+    /// Whatever covers all ranges covers them, too.
+    fn all(&self) -> impl Iterator<Item = AddressRange> {
+        self.addresses.iter().map(alone)
+    }
+
+    /// Those that a rule of this origin covered.
+    fn covered(&self, origin: &str) -> impl Iterator<Item = AddressRange> {
+        self.addresses.iter().filter(|address| self.was_covered(origin, address)).map(alone)
+    }
+
+    /// Those of the chart's own ranges: not those of pools, which are announced where L2Advertisements say so.
+    fn own(&self) -> impl Iterator<Item = AddressRange> {
+        let knows_pools = self.basis.knows_pools();
+        let is_own = move |address: &&IpAddr| {
+            self.was_covered(OWN_RANGES, address) || knows_pools && !self.basis.pooled.contains(*address)
+        };
+        self.addresses.iter().filter(is_own).map(alone)
+    }
+
+    fn was_covered(&self, origin: &str, address: &IpAddr) -> bool {
+        self.before.get(origin).is_some_and(|Covered { alone, ranges }| {
+            alone.contains(address) || ranges.iter().any(|range| range.holds(*address))
+        })
+    }
+}
+
+fn alone(address: &IpAddr) -> AddressRange {
+    AddressRange { first: *address, last: *address }
 }
 
 impl<'a> Basis<'a> {
@@ -154,6 +225,11 @@ impl<'a> Basis<'a> {
         }
     }
 
+    /// Whether all pools that count are known.
+    fn knows_pools(&self) -> bool {
+        !self.cluster.policy.pools.is_on() || !self.unlisted.contains(&Source::Pools)
+    }
+
     /// Those of the namespaces whose pools are read.
     fn advertisements(&self) -> impl Iterator<Item = &'a AdvertisementSpec> {
         let namespaces = &self.cluster.policy.pools.namespaces;
@@ -161,23 +237,12 @@ impl<'a> Basis<'a> {
         all.filter(|one| namespaces.contains(&one.meta.name.namespace))
     }
 
-    /// Addresses that objects keep though no range has them any more: whatever covers all ranges covers them, too.
-    fn unranged(&self) -> impl Iterator<Item = AddressRange> {
-        let Cluster { policy, pools, .. } = self.cluster;
-        let is_read = |pool: &&Arc<PoolSpec>| policy.pools.namespaces.contains(&pool.meta.name.namespace);
-        let of_pools: Vec<AddressRange> =
-            pools.values().filter(is_read).flat_map(|pool| &pool.ranges).copied().collect();
-        let ranges: Vec<AddressRange> = policy.ranges.iter().copied().chain(of_pools).collect();
-        let is_in_none = move |address: &&IpAddr| !ranges.iter().any(|range| range.holds(**address));
-        let in_use = self.in_use.iter().filter(is_in_none);
-        in_use.map(|address| AddressRange { first: *address, last: *address })
-    }
-
     /// What an L2Advertisement says.
     fn rule<'m>(
         &self,
         advertisement: &'m AdvertisementSpec,
         members: &'m Members,
+        unranged: &Unranged<'_>,
         problems: &mut Vec<Problem>,
     ) -> Rule<'m> {
         let mut tell = |field: String, value: &str, what: &str, remedy: &str| {
@@ -202,8 +267,9 @@ impl<'a> Basis<'a> {
         };
         let mut addresses: Vec<AddressRange> =
             pools.iter().filter(is_covered).flat_map(|pool| &pool.ranges).copied().collect();
-        if is_for_all {
-            addresses.extend(self.unranged());
+        match is_for_all {
+            true => addresses.extend(unranged.all()),
+            false => addresses.extend(unranged.covered(&origin(advertisement))),
         }
         let nodes = &self.cluster.announcing.nodes;
         let is_selected = |node: &&Arc<str>| {

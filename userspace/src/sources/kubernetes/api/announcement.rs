@@ -101,6 +101,14 @@ impl AnnouncementSpec {
     }
 }
 
+impl AnnouncementRule {
+    /// Returns its ranges; `None`: it names none, which means every address, or one that cannot be read.
+    pub(crate) fn ranges(&self) -> Option<Vec<AddressRange>> {
+        let ranges = self.addresses.iter().map(|text| range(text).ok()).collect::<Option<Vec<_>>>();
+        ranges.filter(|ranges| !ranges.is_empty())
+    }
+}
+
 /// Returns a range as its network, or as its ends.
 pub(crate) fn text(range: &AddressRange) -> String {
     let ends = format!("{}-{}", range.first, range.last);
