@@ -80,7 +80,8 @@ pub(super) enum Request {
 pub(super) enum Done {
     Status(ObjectRef, Write, Outcome),
     Claim(String, ClaimOutcome),
-    Announcement(ClaimOutcome),
+    /// `Err`: why it failed.
+    Announcement(Result<ClaimOutcome, String>),
     Event(Note, Told),
     /// What is known of the spare key now.
     Keys(Result<Spare, String>),

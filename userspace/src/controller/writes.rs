@@ -130,7 +130,8 @@ pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Cla
 }
 
 /// Writes what is announced, provided that it is as it was known. A conflict counts as written, for the watch reports the newer one.
-pub(super) async fn announcement(client: &Client, write: AnnouncementWrite) -> ClaimOutcome {
+/// `Err`: why it failed.
+pub(super) async fn announcement(client: &Client, write: AnnouncementWrite) -> Result<ClaimOutcome, String> {
     // As for Claims, above.
     let done: &[u16] = if matches!(write, AnnouncementWrite::Create(_)) { &[409] } else { &[404, 409] };
     let api: Api<Announcement> = Api::all(client.clone());
@@ -149,13 +150,13 @@ pub(super) async fn announcement(client: &Client, write: AnnouncementWrite) -> C
     match answer {
         Ok(object) if object.spec == spec => {
             debug!("what is announced is written");
-            ClaimOutcome::Written
+            Ok(ClaimOutcome::Written)
         }
-        Ok(_) => ClaimOutcome::Pruned,
-        Err(Error::Api(status)) if done.contains(&status.code) => ClaimOutcome::Written,
+        Ok(_) => Ok(ClaimOutcome::Pruned),
+        Err(Error::Api(status)) if done.contains(&status.code) => Ok(ClaimOutcome::Written),
         Err(error) => {
             warn!("what is announced cannot be written: {}", short(&error));
-            ClaimOutcome::Failed
+            Err(short(&error))
         }
     }
 }

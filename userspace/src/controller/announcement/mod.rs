@@ -21,6 +21,9 @@ const EVERY: Duration = Duration::from_secs(1);
 const PRUNED: &str = "the API server takes out part of what is written: the definition of Announcements is of another release; apply those of \
      this one, which `vestibule crds` prints";
 
+/// From this failure of its write on, one after the other, it is reported: one alone may be of a restart of the API server.
+const FAILURES: u32 = 2;
+
 /// The object as the API server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
@@ -50,6 +53,8 @@ pub(super) struct Announcements {
     flights: ClaimFlights,
     written: Option<Instant>,
     edited: Option<Edited>,
+    /// How often its write has failed since it succeeded, and why it did last.
+    failed: (u32, String),
 }
 
 impl Announcements {
@@ -100,6 +105,7 @@ impl Announcements {
     /// This controller begins or ceases to lead.
     pub(super) fn clear(&mut self) {
         self.wanted = None;
+        self.failed = Default::default();
         self.flights.forget();
     }
 
@@ -113,6 +119,7 @@ impl Announcements {
             }
             Some(_) => {
                 self.flights.settled(NAME);
+                self.failed = Default::default();
                 return Err(None);
             }
         };
@@ -130,12 +137,25 @@ impl Announcements {
     }
 
     /// Why it does not say all that it should; `None`: it does, as far as it is written.
-    pub(super) fn pruned(&self) -> Option<&'static str> {
-        self.flights.prunes().then_some(PRUNED)
+    pub(super) fn trouble(&self) -> Option<&str> {
+        let (failures, why) = &self.failed;
+        let fails = (*failures >= FAILURES).then_some(why.as_str());
+        fails.or(self.flights.prunes().then_some(PRUNED))
     }
 
-    /// Records how a write that [`Announcements::next`] returned has ended.
-    pub(super) fn ended(&mut self, outcome: ClaimOutcome, now: Instant) {
+    /// Records how a write that [`Announcements::next`] returned has ended; `Err`: why it failed.
+    pub(super) fn ended(&mut self, outcome: Result<ClaimOutcome, String>, now: Instant) {
+        let outcome = match outcome {
+            Ok(outcome) => {
+                self.failed = Default::default();
+                outcome
+            }
+            Err(why) => {
+                let why = format!("what is announced cannot be written, and stays as it was: {why}");
+                self.failed = (self.failed.0 + 1, why);
+                ClaimOutcome::Failed
+            }
+        };
         self.flights.ended(NAME, outcome, true, now);
     }
 }
@@ -180,7 +200,7 @@ mod tests {
         this.want(spec("a"));
         assert_eq!(this.next(begun), Ok(AnnouncementWrite::Create(spec("a"))));
         assert_eq!(this.next(begun), Err(None), "it is in flight");
-        this.ended(ClaimOutcome::Written, begun);
+        this.ended(Ok(ClaimOutcome::Written), begun);
         assert!(!this.take(put("a", "1")));
         for _ in 0..3 {
             this.want(spec("a"));
@@ -191,11 +211,11 @@ mod tests {
         this.want(spec("c"));
         let write = Ok(AnnouncementWrite::Replace(spec("c"), "1".to_owned()));
         assert_eq!(this.next(begun + SECOND), write, "both in one");
-        this.ended(ClaimOutcome::Failed, begun + SECOND);
+        this.ended(Err("refused".to_owned()), begun + SECOND);
         assert_eq!(this.next(begun + SECOND), Err(Some(begun + 2 * SECOND)));
         assert_eq!(this.next(begun + 2 * SECOND), write);
         this.take(put("c", "2"));
-        this.ended(ClaimOutcome::Written, begun + 2 * SECOND);
+        this.ended(Ok(ClaimOutcome::Written), begun + 2 * SECOND);
         assert_eq!(this.next(begun + 9 * SECOND), Err(None));
         assert_eq!(this.edited(), None, "all of it was ours");
     }
@@ -212,7 +232,7 @@ mod tests {
         assert_eq!((this.edited(), this.edited()), (edited(false), None));
         assert_eq!(this.next(begun), Ok(AnnouncementWrite::Replace(spec("a"), "2".to_owned())));
         this.take(put("a", "3"));
-        this.ended(ClaimOutcome::Written, begun);
+        this.ended(Ok(ClaimOutcome::Written), begun);
         this.take(Named::Gone(NAME.to_owned()));
         assert_eq!(this.edited(), edited(true));
         assert_eq!(this.next(begun + SECOND), Ok(AnnouncementWrite::Create(spec("a"))));
@@ -237,14 +257,54 @@ mod tests {
         let mut this = Announcements::default();
         this.take(listed(None));
         this.want(spec("a"));
-        assert!(this.next(begun).is_ok() && this.pruned().is_none());
+        assert!(this.next(begun).is_ok() && this.trouble().is_none());
         this.take(put("", "1"));
-        this.ended(ClaimOutcome::Pruned, begun);
-        assert!(this.pruned().is_some());
+        this.ended(Ok(ClaimOutcome::Pruned), begun);
+        assert!(this.trouble().is_some());
         assert!(matches!(this.next(begun + 9 * SECOND), Err(Some(_))));
         assert!(this.next(begun + 99 * SECOND).is_ok());
         this.take(put("a", "2"));
-        this.ended(ClaimOutcome::Written, begun + 99 * SECOND);
-        assert!(this.pruned().is_none());
+        this.ended(Ok(ClaimOutcome::Written), begun + 99 * SECOND);
+        assert!(this.trouble().is_none());
+    }
+
+    #[test]
+    fn a_write_that_goes_on_failing_is_reported_until_one_succeeds() {
+        let begun = Instant::now();
+        let mut this = Announcements::default();
+        this.take(listed(None));
+        this.want(spec("a"));
+        let fail = |this: &mut Announcements, at: Instant, why: &str| {
+            assert!(this.next(at).is_ok());
+            this.ended(Err(why.to_owned()), at);
+        };
+        fail(&mut this, begun, "403 Forbidden: a webhook denies it");
+        assert_eq!(this.trouble(), None, "one alone may be of a restart of the API server");
+        fail(&mut this, begun + 99 * SECOND, "403 Forbidden: a quota is exceeded");
+        let why = this.trouble().unwrap().to_owned();
+        assert!(why.ends_with(": 403 Forbidden: a quota is exceeded"), "{why}");
+        // That it is to say something else does not change it.
+        this.want(spec("b"));
+        assert_eq!(this.trouble(), Some(&*why));
+        assert!(this.next(begun + 999 * SECOND).is_ok());
+        this.ended(Ok(ClaimOutcome::Written), begun + 999 * SECOND);
+        assert_eq!(this.trouble(), None);
+        let failed = |this: &mut Announcements, from: u32| {
+            this.want(spec("c"));
+            for at in [from, from + 1000] {
+                fail(this, begun + at * SECOND, "late");
+            }
+            assert!(this.trouble().is_some());
+        };
+        // A write without an answer may have been done.
+        failed(&mut this, 2000);
+        this.take(put("c", "1"));
+        assert_eq!(this.next(begun + 4000 * SECOND), Err(None));
+        assert_eq!(this.trouble(), None);
+        // Another leader's trouble is not this one's.
+        this.take(put("d", "2"));
+        failed(&mut this, 5000);
+        this.clear();
+        assert_eq!(this.trouble(), None);
     }
 }

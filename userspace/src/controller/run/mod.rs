@@ -219,7 +219,7 @@ impl Controller {
     /// The same besides objects: agents, Claims, keys and files.
     fn own_stale(&self) -> Vec<(&'static str, String)> {
         let claims = self.claim_watch.stale().or(self.core.claims.pruned()).map(|why| ("claims", why));
-        let announcements = self.announcement_watch.stale().or(self.core.announcements.pruned());
+        let announcements = self.announcement_watch.stale().or(self.core.announcements.trouble());
         let announcements = announcements.map(|why| ("announcements", why));
         // Only the leader keeps them.
         let keys = self.core.keys_trouble().filter(|_| self.was_leading).map(|why| (KEYS, why));
@@ -319,7 +319,8 @@ impl Controller {
                         self.telemetry.wrote("Claim", text(*outcome));
                     }
                     core::Done::Announcement(outcome) => {
-                        self.telemetry.wrote("Announcement", text(*outcome));
+                        let outcome = outcome.as_ref().copied().unwrap_or(ClaimOutcome::Failed);
+                        self.telemetry.wrote("Announcement", text(outcome));
                     }
                     core::Done::Keys(Err(error)) => warn!("keys cannot be kept: {error}"),
                     core::Done::Keys(Ok(_)) | core::Done::Event(..) => {}

@@ -64,7 +64,8 @@ impl Controller {
         let client = self.client.clone();
         self.flights.fly(async move {
             let request = tokio::time::timeout(REQUEST, writes::announcement(&client, write));
-            let outcome = request.await.unwrap_or(ClaimOutcome::Failed);
+            let late = |_| Err(format!("the API server has not answered for {} s", REQUEST.as_secs()));
+            let outcome = request.await.unwrap_or_else(late);
             Done::Core(core::Done::Announcement(outcome))
         });
     }

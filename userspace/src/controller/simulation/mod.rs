@@ -330,7 +330,7 @@ impl Simulation {
                     if version.is_some() { ClaimOutcome::Written } else { ClaimOutcome::Failed },
                 )
             }
-            Request::Announcement(_) => Done::Announcement(ClaimOutcome::Written),
+            Request::Announcement(_) => Done::Announcement(Ok(ClaimOutcome::Written)),
             Request::Event(note, _) => Done::Event(note, super::writes::Told::Yes),
             Request::Keys(spare) => Done::Keys(Ok(self.secret.keep(spare, self.now, &mut self.dice))),
         };
