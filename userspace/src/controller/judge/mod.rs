@@ -63,7 +63,7 @@ pub(super) struct Judgement {
     pub(super) won: BTreeMap<ObjectRef, String>,
     /// Addresses in use by Gateways and Services.
     pub(super) in_use: BTreeSet<IpAddr>,
-    /// Those of them that are, or were, of one of MetalLB's pools, as the Service says.
+    /// Those of them that are, or were, of one of MetalLB's pools, as annotations of Services say.
     pub(super) pooled: BTreeSet<IpAddr>,
     /// What happened to the addresses of Services.
     pub(super) happenings: Vec<Happening>,
@@ -187,11 +187,14 @@ impl Judge {
         hold.apply(&mut out.writes, &mut out.problems, view.cluster, |object| (view.status)(object));
         let left_alone = assignment.services.values().filter(|allocation| allocation.is_held);
         out.problems.extend(left_alone.filter_map(|allocation| allocation.problem.clone()));
+        // One that is left alone has its annotation, too.
+        let is_noted = |name: &ObjectName| {
+            view.cluster.services.get(name).is_some_and(|service| service.noted.pool.is_some())
+        };
+        let noted = assignment.services.iter().filter(|(name, _)| is_noted(name));
+        out.pooled.extend(noted.flat_map(|(_, allocation)| &allocation.addresses));
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
-        for allocation in allocations {
-            out.in_use.extend(&allocation.addresses);
-            out.pooled.extend(allocation.pool.iter().flat_map(|_| &allocation.addresses));
-        }
+        out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         // When it waits no more, it is judged as if for the first time.
         hold.objects.iter().for_each(|object| self.forget(object));
         out
@@ -681,7 +684,9 @@ mod tests {
         let mut scene = Scene::new();
         let given = vec!["192.0.2.7".parse().unwrap()];
         let balancer = LoadBalancerSpec { given, is_adopted: true, ..LoadBalancerSpec::default() };
-        scene.service("ns/s", &["10.0.0.1"]).load_balancer = Some(Arc::new(balancer));
+        let spec = scene.service("ns/s", &["10.0.0.1"]);
+        spec.load_balancer = Some(Arc::new(balancer));
+        spec.noted.pool = Some("gone".into());
         let cluster = scene.cluster().clone();
         let status = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.7", "ipMode": "VIP"}]}});
         let statuses = BTreeMap::from([(service.clone(), stored("5", status))]);
@@ -707,6 +712,7 @@ mod tests {
             was_seen: true,
         }));
         assert!(held.writes.is_empty() && held.in_use.len() == 1, "{held:?}");
+        assert_eq!(held.pooled, held.in_use, "as its annotation says");
         let [problem] = held.problems.as_slice() else { panic!("{:?}", held.problems) };
         assert_eq!((problem.object.as_ref(), &*problem.field), (Some(&service), "spec.loadBalancerClass"));
         let free = judged(None);
