@@ -3,6 +3,7 @@
 
 use super::pool::PoolIndex;
 use foldhash::HashMap;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -16,6 +17,8 @@ pub(super) struct Share<'a> {
 
 /// The most ports by which addresses are found: the rest of them is compared at each.
 const DEPTH: usize = 4;
+/// The most sets of addresses by several ports, of one realm: each may hold all of its addresses.
+const SETS: usize = 64;
 
 /// Protocol and number of a port.
 type Port<'a> = (&'a str, u16);
@@ -86,32 +89,48 @@ impl Tenancy<'_> {
 }
 
 impl<'a> Keyed<'a> {
-    /// Returns those of the ports that are taken at many of the addresses.
+    /// Returns those of the ports that are taken at most of the addresses, if at many. Those taken about as often are in their own order,
+    /// so that few sets of addresses serve all objects.
     fn often(&self, share: &Share<'a>) -> Vec<Port<'a>> {
         let times = |port: &Port<'_>| self.taken.get(port).copied().unwrap_or_default();
         let often = share.ports.iter().filter(|port| times(port).pow(2) > self.all.len());
-        often.take(DEPTH).copied().collect()
+        let mut often: Vec<Port<'a>> = often.copied().collect();
+        often.sort_by_key(|port| (Reverse(times(port)), *port));
+        often.truncate(DEPTH);
+        often.sort_by_key(|port| (Reverse(times(port).checked_ilog2()), *port));
+        often
     }
 
-    /// Returns the addresses where all of these ports may be free, at least one. `is_free`: whether they are. Each address is looked at
+    /// Returns the addresses where the first of these ports may be free, and how many ports these are, at least one: all of them, or as
+    /// many as show that there is no such address, or that there are sets for. `is_free`: whether they are. Each address is looked at
     /// once for the first of the ports, then those that are left once for the first two, and so on.
     fn open(
         &mut self,
         ports: &[Port<'a>],
         mut is_free: impl FnMut(&IpAddr, &[Port<'a>]) -> bool,
-    ) -> &mut BTreeSet<IpAddr> {
+    ) -> (&mut BTreeSet<IpAddr>, usize) {
+        let mut counted = 0;
         for count in 1..=ports.len() {
             let (some, before) = (&ports[..count], &ports[..count - 1]);
-            let mut open = self.open.remove(some).unwrap_or_default();
+            let open = self.open.remove(some);
+            if open.is_none() && count > 1 && self.open.len() >= SETS {
+                break;
+            }
+            let mut open = open.unwrap_or_default();
             let candidates = self.open.get(before).map_or(&self.in_turn, |open| &open.in_turn);
             let new = candidates.get(open.seen..).unwrap_or_default();
             let free: Vec<IpAddr> = new.iter().copied().filter(|address| is_free(address, some)).collect();
             open.seen = candidates.len();
             open.all.extend(&free);
             open.in_turn.extend(free);
+            let is_empty = open.all.is_empty();
             self.open.insert(some.to_vec(), open);
+            counted = count;
+            if is_empty {
+                break;
+            }
         }
-        &mut self.open.entry(ports.to_vec()).or_default().all
+        (&mut self.open.entry(ports[..counted].to_vec()).or_default().all, counted)
     }
 }
 
@@ -207,10 +226,10 @@ impl<'a> Shares<'a> {
         let found = match often.is_empty() {
             true => keyed.all.iter().copied().inspect(|_| looks += 1).find(fits),
             false => {
-                let open = keyed.open(&often, &mut is_free);
+                let (open, count) = keyed.open(&often, &mut is_free);
                 let mut taken = Vec::new();
                 let found = open.iter().copied().find(|address| {
-                    let is_free = is_free(address, &often);
+                    let is_free = is_free(address, &often[..count]);
                     if !is_free {
                         taken.push(*address);
                     }
@@ -258,7 +277,13 @@ mod tests {
             });
             shares.note("a", &share, (address, [pool].into_iter()), false);
         }
+        assert!(shares.keyed.values().all(|keyed| sets(keyed) <= SETS));
         (shares.looks, assigned as usize)
+    }
+
+    /// How many sets of addresses there are by several ports.
+    fn sets(keyed: &Keyed<'_>) -> usize {
+        keyed.open.keys().filter(|ports| ports.len() > 1).count()
     }
 
     #[test]
@@ -293,10 +318,34 @@ mod tests {
         let (with_own_port, addresses) = looks((0..MANY).map(one_more));
         assert_eq!(addresses, n);
         assert!(with_own_port <= 6 * n, "{with_own_port}");
+        // The port that all have in common is the last of more than are looked at.
+        let four = |nth: u32| [1, 3, 7, 11].map(|step| 7_000 + (nth * step + nth / 200 + step) % 200);
+        let five = |nth| (0, ports(&[&four(nth)[..], &[60_000]].concat()));
+        let (last_in_common, addresses) = looks((0..MANY).map(five));
+        assert_eq!(addresses, n);
+        assert!(last_in_common <= 4 * n, "{last_in_common}");
         let (two_pools, addresses) =
             all(|nth| ((nth / (MANY / 2)) as usize, ports(&[80 + nth / (MANY / 2)])));
         assert_eq!(addresses, n);
         assert!(two_pools <= most, "{two_pools}");
+    }
+
+    /// Each set may hold all addresses.
+    #[test]
+    fn ports_in_many_combinations_make_few_sets_of_addresses() {
+        let some =
+            |nth: u32| (0..12).filter(move |bit| (nth * 2_654_435 >> 3) >> bit & 1 == 1).map(|bit| 80 + bit);
+        let all = (0..1_500).map(|nth| ports(&some(nth).collect::<Vec<_>>()));
+        let mut shares = Shares::default();
+        let mut most = 0;
+        for (share, new) in all.zip(1..) {
+            let found = shares.find("a", &share, true, &[0]);
+            let admits = |one: &IpAddr| shares.admit("a", &share, *one);
+            assert_eq!(found, shares.at.keys().copied().filter(admits).min());
+            shares.note("a", &share, (found.unwrap_or(address(new)), [0].into_iter()), false);
+            most = most.max(shares.keyed.values().map(sets).max().unwrap_or_default());
+        }
+        assert!((SETS / 2..=SETS).contains(&most), "{most}");
     }
 
     #[test]
