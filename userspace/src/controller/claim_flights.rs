@@ -2,6 +2,8 @@
 
 use super::claim_store::ClaimOutcome;
 use super::lanes::{Bounds, Group};
+use super::standing::STAYS;
+use crate::sources::kubernetes::api::claim::SETTLED;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,17 @@ pub(super) enum When {
     Pruned,
 }
 
+/// Which writes fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failures {
+    None,
+    /// Some, but others did not: those that were not tried yet may be written. Until then, if no other is.
+    Some {
+        until: Instant,
+    },
+    All,
+}
+
 /// The state of all writes.
 #[derive(Debug)]
 pub(super) struct ClaimFlights {
@@ -32,6 +45,8 @@ pub(super) struct ClaimFlights {
     /// Those of which the API server keeps only a part. To write them again would change nothing, so only the first is, from time to
     /// time.
     pruned: BTreeSet<String>,
+    /// When a Claim was written last.
+    written: Option<Instant>,
 }
 
 /// A Claim that is not written for now.
@@ -49,7 +64,7 @@ struct Pending {
 
 impl Default for ClaimFlights {
     fn default() -> Self {
-        Self { pending: BTreeMap::new(), lanes: Group::new(LANES), pruned: BTreeSet::new() }
+        Self { pending: BTreeMap::new(), lanes: Group::new(LANES), pruned: BTreeSet::new(), written: None }
     }
 }
 
@@ -129,9 +144,18 @@ impl ClaimFlights {
         self.pruned.contains(name)
     }
 
-    /// Whether the last writes of any failed.
-    pub(super) fn some_fail(&self) -> bool {
-        self.prunes() || self.pending.values().any(|pending| pending.failures > 0)
+    /// Which of the last writes failed.
+    pub(super) fn failing(&self, now: Instant) -> Failures {
+        if !self.prunes() && self.pending.values().all(|pending| pending.failures == 0) {
+            return Failures::None;
+        }
+        let until = self.written.map(|at| at + STAYS).filter(|until| *until > now);
+        until.map_or(Failures::All, |until| Failures::Some { until })
+    }
+
+    /// Whether the last write of this one failed.
+    pub(super) fn fails(&self, name: &str) -> bool {
+        self.is_pruned(name) || self.pending.get(name).is_some_and(|pending| pending.failures > 0)
     }
 
     /// Whether the API server keeps only a part of any.
@@ -190,6 +214,10 @@ impl ClaimFlights {
         now: Instant,
     ) -> BTreeSet<String> {
         self.lanes.give_back(&name.to_owned(), Some(now));
+        // Who refuses Claims may let the mark pass.
+        if outcome == ClaimOutcome::Written && name != SETTLED {
+            self.written = Some(now);
+        }
         let mut again = BTreeSet::new();
         let pending = self.pending.entry(name.to_owned()).or_default();
         pending.is_in_flight = false;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How long nodes may take before those that are behind are counted; and how long too many may be behind.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long what was said before may stay where less is known: then it is said why.
-const STAYS: Duration = GRACE.saturating_mul(2);
+pub(super) const STAYS: Duration = GRACE.saturating_mul(2);
 /// Of this many nodes one may be behind; of fewer, one too.
 const NODES_PER_STRAGGLER: usize = 20;
 

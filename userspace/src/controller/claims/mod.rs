@@ -6,7 +6,7 @@
 /// Which one is written next.
 mod next;
 
-use super::claim_flights::ClaimFlights;
+use super::claim_flights::{ClaimFlights, Failures};
 use super::claim_mark::ClaimMark;
 use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
 use crate::model::claim::{AskedProtocol, note_address, possession};
@@ -134,17 +134,19 @@ impl Claims {
         self.wanted.get(name)?.0.origin.object()
     }
 
-    /// Whether writes of any fail.
-    pub(super) fn writes_fail(&self) -> bool {
-        self.flights.some_fail()
+    /// Which writes fail.
+    pub(super) fn failing(&self, now: Instant) -> Failures {
+        self.flights.failing(now)
     }
 
     /// Whether those of an object cannot be read or written, or wait for others that cannot: for the mark, without which nodes take none,
-    /// or for a first try. `writes_fail`: [`Claims::writes_fail`].
-    pub(super) fn fail(&self, object: &ObjectRef, writes_fail: bool) -> bool {
+    /// or for a first try while none is written. `failing`: [`Claims::failing`].
+    pub(super) fn fail(&self, object: &ObjectRef, failing: Failures) -> bool {
         let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
-        let is_unwritten = |name: &String| !self.held.contains(name) && self.differs(name);
-        self.stored.is_none() || (writes_fail && (!self.mark.is_there() || names.iter().any(is_unwritten)))
+        let cannot = |name: &String| failing == Failures::All || self.flights.fails(name);
+        let is_unwritten = |name: &String| !self.held.contains(name) && self.differs(name) && cannot(name);
+        let some_fail = failing != Failures::None;
+        self.stored.is_none() || (some_fail && (!self.mark.is_there() || names.iter().any(is_unwritten)))
     }
 
     /// Whether an object was granted anything.
@@ -286,6 +288,7 @@ mod tests {
     use super::*;
     use crate::controller::claim_flights::{FAILURE_WAIT, FAILURE_WAIT_MAX, LANES};
     use crate::controller::claim_mark::QUIET;
+    use crate::controller::standing::STAYS;
     use crate::model::claim::{
         AddressWish, AskedProtocol, ClaimBackends, Grant, Granted, OwnAddresses, Refusal, Why, Wishes,
     };
@@ -963,20 +966,54 @@ mod tests {
         let all = services("s", 0..40);
         let object = |claim: &Claim| claim.origin.object().unwrap();
         let last = ClaimOrigin::of(&all[39]).unwrap().object_name();
-        let fail = |claims: &Claims| {
-            let fail = all.iter().filter(|claim| claims.fail(&object(claim), claims.writes_fail()));
-            fail.count()
+        let fail = |scene: &Scene| {
+            let (claims, failing) = (&scene.claims, scene.claims.failing(scene.now));
+            all.iter().filter(|claim| claims.fail(&object(claim), failing)).count()
         };
         scene.claims.want(all.clone(), BTreeSet::from([last]), "t2");
         let sent: Vec<_> = std::iter::from_fn(|| scene.claims.next(scene.now).ok()).collect();
-        assert_eq!((sent.len(), fail(&scene.claims)), (LANES.own, 0), "they are being written");
+        assert_eq!((sent.len(), fail(&scene)), (LANES.own, 0), "they are being written");
         scene.claims.ended(&sent[0].0, ClaimOutcome::Failed, scene.now);
-        assert_eq!(fail(&scene.claims), 39, "all but the one that waits for a kind");
+        assert_eq!(fail(&scene), 39, "all but the one that waits for a kind");
         scene.now += FAILURE_WAIT;
         sent[1..].iter().for_each(|(name, _)| scene.claims.ended(name, ClaimOutcome::Failed, scene.now));
         scene.now += FAILURE_WAIT;
         scene.send(true);
-        assert_eq!(fail(&scene.claims), 0);
+        assert_eq!(fail(&scene), 0);
+    }
+
+    /// A webhook that refuses those of one tenant made each new Claim of all others one that cannot be written.
+    #[test]
+    fn what_was_never_tried_can_be_written_while_others_are() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![], BTreeSet::new(), "t1");
+        scene.send(true);
+        let object = |claim: &Claim| claim.origin.object().unwrap();
+        let (refused, new) = (services("x", 0..1), services("y", 0..200));
+        let fail = |scene: &Scene, of: &[Claim]| {
+            let (claims, failing) = (&scene.claims, scene.claims.failing(scene.now));
+            of.iter().filter(|claim| claims.fail(&object(claim), failing)).count()
+        };
+        scene.claims.want([refused.clone(), new.clone()].concat(), BTreeSet::new(), "t2");
+        let mut written = 0;
+        while written < 100 {
+            let (name, write) = scene.claims.next(scene.now).unwrap();
+            let ClaimWrite::Create(spec) = write else { panic!("{write:?}") };
+            scene.now += Duration::from_millis(5);
+            if name.starts_with("service-a-x") {
+                scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
+                continue;
+            }
+            scene.claims.ended(&name, ClaimOutcome::Written, scene.now);
+            let stored = Stored { spec, version: "1".to_owned(), ..Stored::default() };
+            scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
+            written += 1;
+        }
+        assert_eq!((fail(&scene, &refused), fail(&scene, &new)), (1, 0));
+        assert_eq!(scene.claims.failing(scene.now), Failures::Some { until: scene.now + STAYS });
+        scene.now += STAYS;
+        assert_eq!((fail(&scene, &refused), fail(&scene, &new)), (1, 100), "none was written lately");
     }
 
     /// Those of the first names had all lanes.

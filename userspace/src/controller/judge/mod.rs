@@ -8,6 +8,7 @@ mod services;
 
 use crate::compile::{Compiled, compile};
 use crate::controller::allocated::{Allocated, Happening};
+use crate::controller::claim_flights::Failures;
 use crate::controller::claims::Claims;
 use crate::controller::health::{self, Failing, Health};
 use crate::controller::hold::{self, Hold};
@@ -167,8 +168,8 @@ impl Judge {
         self.health.begin();
         self.standings.begin();
         let nodes = view.nodes.counted_by(|name| own.object_of(name));
-        let (writes_fail, out) = (own.writes_fail(), Judgement { happenings, ..Judgement::default() });
-        let mut round = Round { judge: self, view, nodes: &nodes, claims: own, writes_fail, out };
+        let (failing, out) = (own.failing(view.at), Judgement { happenings, ..Judgement::default() });
+        let mut round = Round { judge: self, view, nodes: &nodes, claims: own, failing, out };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);
@@ -182,7 +183,8 @@ impl Judge {
         self.judged.retain(|object, _| out.objects.contains(object));
         let standing = self.standings.end(|object| out.objects.contains(object));
         let health = self.health.end(|object| out.objects.contains(object));
-        out.again = standing.into_iter().chain(health).min();
+        let unwritten = if let Failures::Some { until } = failing { Some(until) } else { None };
+        out.again = standing.into_iter().chain(health).chain(unwritten).min();
         out.problems = problems;
         hold.apply(&mut out.writes, &mut out.problems, view.cluster, |object| (view.status)(object));
         let left_alone = assignment.services.values().filter(|allocation| allocation.is_held);
@@ -222,8 +224,8 @@ struct Round<'r, 'v> {
     view: &'r View<'v>,
     nodes: &'r Counted<'r>,
     claims: &'r Claims,
-    /// [`Claims::writes_fail`].
-    writes_fail: bool,
+    /// [`Claims::failing`].
+    failing: Failures,
     out: Judgement,
 }
 
@@ -341,7 +343,7 @@ impl Round<'_, '_> {
         });
         let (version, at) = (self.claims.version_of(object), self.view.at);
         let progress = self.judge.standings.progress(object, version, was, self.nodes, at);
-        let is_unwritten = version.is_none() && self.claims.fail(object, self.writes_fail);
+        let is_unwritten = version.is_none() && self.claims.fail(object, self.failing);
         self.judge.standings.bounded(object, progress, is_unwritten, at)
     }
 
