@@ -13,7 +13,8 @@ const NEWER_WAIT: Duration = Duration::from_secs(5);
 pub(super) const FAILURE_WAIT: Duration = Duration::from_secs(1);
 pub(super) const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
 /// Writes in flight. A webhook may hang for some names only, so each is alone in its lane: those that take long share a few.
-pub(super) const LANES: Bounds = Bounds { own: 16, of_namespace: 1, slow: 8, alone: Some(16), all: 96 };
+pub(super) const LANES: Bounds =
+    Bounds { own: 16, of_namespace: 1, slow: 8, alone: Some(16), all: 96, all_slow: 32 };
 
 /// When a Claim may be written.
 pub(super) enum When {

@@ -22,7 +22,7 @@ const PAST_MAX: usize = 4096;
 const FAILURE_WAIT: Duration = Duration::from_secs(5);
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(300);
 /// The most Events in flight. Those that hang are no more while nothing else is: few are written a second, of all together.
-const LANES: Bounds = Bounds { own: 16, of_namespace: 2, slow: 4, alone: None, all: 48 };
+const LANES: Bounds = Bounds { own: 16, of_namespace: 2, slow: 4, alone: None, all: 48, all_slow: 48 };
 
 /// What an Event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,9 +12,11 @@ const ALL: usize = 64;
 /// A kind may have more lanes than its own while this many are left for others.
 const LEFT: usize = 16;
 /// Of one kind: a webhook is asked about kinds.
-const OF_KIND: Bounds = Bounds { own: 16, of_namespace: 4, slow: 8, alone: Some(16), all: 96 };
+const OF_KIND: Bounds = Bounds { own: 16, of_namespace: 4, slow: 8, alone: Some(16), all: 96, all_slow: 96 };
 /// A namespace with a write that takes this long is slow, until one ends sooner.
 const SLOW: Duration = Duration::from_secs(1);
+/// Where no write has ended sooner than that for this long, all may be slow.
+const ALL_SLOW: Duration = Duration::from_secs(5);
 /// A slow namespace of which nothing was written for this long is forgotten: it may be gone.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
@@ -31,6 +33,8 @@ pub(super) struct Bounds {
     pub(super) alone: Option<usize>,
     /// Altogether, with those.
     pub(super) all: usize,
+    /// The same while none has ended soon for some seconds: the API server may be slow as a whole, and more would not help it.
+    pub(super) all_slow: usize,
 }
 
 /// The writes of statuses in flight.
@@ -95,6 +99,8 @@ pub(super) struct Group<K> {
     /// Writes in flight of those that are not slow, and of those that are.
     ordinary: usize,
     slow: usize,
+    /// When one ended soon; `None`: none did lately.
+    soon: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -113,11 +119,12 @@ struct Namespace {
 
 impl<K: PartialEq> Group<K> {
     pub(super) fn new(bounds: Bounds) -> Self {
-        Self { bounds, flights: Vec::new(), namespaces: BTreeMap::new(), ordinary: 0, slow: 0 }
+        Self { bounds, flights: Vec::new(), namespaces: BTreeMap::new(), ordinary: 0, slow: 0, soon: None }
     }
 
     /// Notes which namespaces are slow by now.
     pub(super) fn look(&mut self, now: Instant) {
+        self.soon = self.soon.filter(|at| now < *at + ALL_SLOW);
         let is_late = |flight: &&Flight<K>| flight.sent + SLOW <= now && !self.is_slow(&flight.namespace);
         let late = self.flights.iter().filter(is_late).map(|flight| Arc::clone(&flight.namespace));
         late.collect::<Vec<_>>().iter().for_each(|namespace| self.slows(namespace, now));
@@ -144,9 +151,10 @@ impl<K: PartialEq> Group<K> {
             Some(namespace) => namespace.in_flight,
             None => 0,
         };
+        let all = if self.soon.is_some() { self.bounds.all } else { self.bounds.all_slow };
         may && count < self.bounds.of_namespace
             && (may_more || self.ordinary < self.bounds.own)
-            && self.ordinary + self.slow < self.bounds.all
+            && self.ordinary + self.slow < all
     }
 
     /// Counts a write that is sent.
@@ -169,6 +177,9 @@ impl<K: PartialEq> Group<K> {
         match found.slow_since {
             Some(_) => self.slow -= 1,
             None => self.ordinary -= 1,
+        }
+        if let Some(now) = now.filter(|now| now.saturating_duration_since(sent) < SLOW) {
+            self.soon = Some(now);
         }
         match now {
             Some(now) if now.saturating_duration_since(sent) >= SLOW => self.slows(&namespace, now),
@@ -210,6 +221,44 @@ mod tests {
 
     fn class(name: &str) -> ObjectRef {
         ObjectRef { kind: Kind::GatewayClass, name: ObjectName::new("", name) }
+    }
+
+    /// More writes at once would not help an API server that is slow as a whole.
+    #[test]
+    fn fewer_are_in_flight_while_all_take_long() {
+        let bounds = Bounds { own: 16, of_namespace: 1, slow: 8, alone: Some(16), all: 96, all_slow: 32 };
+        let mut group = Group::new(bounds);
+        let (mut now, mut number) = (Instant::now(), 0);
+        let mut fill = |group: &mut Group<usize>, now| {
+            let mut begun = 0;
+            group.look(now);
+            while group.has_room(&format!("n{number}"), true, false) {
+                group.take(number, &format!("n{number}").into(), now);
+                (number, begun) = (number + 1, begun + 1);
+            }
+            begun
+        };
+        let mut seconds = |group: &mut Group<usize>, now: &mut Instant, count: usize| {
+            let each = (0..count).map(|_| {
+                let begun = fill(group, *now);
+                *now += SLOW;
+                begun
+            });
+            each.collect::<Vec<usize>>()
+        };
+        assert_eq!(seconds(&mut group, &mut now, 3), [16, 16, 0]);
+        group.look(now);
+        // One that is slow has ended, and the next one ends at once.
+        group.give_back(&0, Some(now));
+        assert!(group.has_room("x", true, false));
+        group.take(1_000, &"x".into(), now);
+        group.give_back(&1_000, Some(now));
+        assert_eq!(seconds(&mut group, &mut now, 6), [16, 16, 16, 16, 1, 0]);
+        // For some seconds none has.
+        (1..65).for_each(|number| group.give_back(&number, Some(now)));
+        assert_eq!(seconds(&mut group, &mut now, 1), [0]);
+        group.give_back(&65, Some(now));
+        assert_eq!(seconds(&mut group, &mut now, 1), [1]);
     }
 
     /// Takes lanes until there is no room.

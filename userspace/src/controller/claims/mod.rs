@@ -928,7 +928,8 @@ mod tests {
         let of = |prefix| written.iter().filter(move |(name, _)| name.starts_with(prefix));
         let last = of("service-a-b").map(|(_, at)| *at).max().unwrap();
         assert_eq!(of("service-a-b").count(), 200);
-        assert!(last <= Duration::from_secs(15), "{last:?}");
+        // As long as none ends soon, the API server may be slow as a whole: no more than 32 are tried at once.
+        assert!(last <= Duration::from_secs(26), "{last:?}");
         let (_, new) = of("service-a-z").next().expect("it is written");
         assert!(*new <= late.unwrap() + 2 * LASTS, "{new:?}");
         let again = tries.iter().filter(|(name, count)| name.starts_with("service-a-a") && **count > 1);
