@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn ports_in_many_combinations_make_few_sets_of_addresses() {
         let some =
-            |nth: u32| (0..12).filter(move |bit| (nth * 2_654_435 >> 3) >> bit & 1 == 1).map(|bit| 80 + bit);
+            |nth: u32| (0..12).filter(move |bit| (nth * 2_654_435) >> (3 + bit) & 1 == 1).map(|bit| 80 + bit);
         let all = (0..1_500).map(|nth| ports(&some(nth).collect::<Vec<_>>()));
         let mut shares = Shares::default();
         let mut most = 0;
