@@ -85,6 +85,16 @@ fn an_address_moves_from_a_node_whose_agent_is_dead_for_longer_than_its_grace() 
     for _ in 0..5 {
         assert_eq!(segment.ask(VIPS[0], ANSWER), [segment.nodes[other].link].into(), "{}", segment.logs());
     }
+    // Its agent dies, too. Nobody asks now whether the first node is there: its gate stays closed all the same.
+    segment.crash(other);
+    for (number, answered) in answers(&segment, Duration::from_secs(3)) {
+        assert!(
+            number == 1 || answered == [segment.nodes[other].link].into(),
+            "{answered:x?}\n{}",
+            segment.logs()
+        );
+    }
+    segment.start(other);
     segment.start(before[0]);
     segment.until("the returned agent has learned who announces it", |segment| {
         segment.owners(VIPS[0]) == [other]
