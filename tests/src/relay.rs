@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -52,7 +52,7 @@ impl Drop for Relay {
 }
 
 impl Shared {
-    fn accept(&self, listener: &TcpListener, to: &PathBuf, at: SocketAddr) {
+    fn accept(&self, listener: &TcpListener, to: &Path, at: SocketAddr) {
         if net::enter(to).is_err() {
             return;
         }

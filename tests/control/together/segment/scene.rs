@@ -207,8 +207,8 @@ impl Segment {
 
     /// Connects to a VIP by name resolution on the segment, and exchanges bytes with the backend.
     pub(super) fn dial(&self, vip: &str) -> std::io::Result<TcpStream> {
-        let to = SocketAddr::new(vip.parse().unwrap(), PORT);
-        self.host.run(|| tests::tls::dial(to))
+        let vip = vip.parse().map_err(std::io::Error::other)?;
+        self.host.run(|| tests::tls::dial(SocketAddr::new(vip, PORT)))
     }
 
     /// Has the client forget link addresses.

@@ -244,7 +244,11 @@ impl Announcements {
 
     /// Carries all steps out. Returns the first error.
     fn carry_out(&mut self, steps: Steps, now: Instant) -> Result<(), TableError> {
-        steps.into_iter().fold(Ok(()), |outcome, (device, step)| outcome.and(self.step(device, step, now)))
+        let mut outcome = Ok(());
+        for (device, step) in steps {
+            outcome = outcome.and(self.step(device, step, now));
+        }
+        outcome
     }
 
     fn step(&mut self, device: u32, step: Step, now: Instant) -> Result<(), TableError> {
