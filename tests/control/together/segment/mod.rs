@@ -47,7 +47,8 @@ fn is_settled(segment: &Segment) -> bool {
 #[test]
 fn one_of_three_nodes_answers_for_an_address_and_a_killed_agent_that_returns_moves_nothing() {
     skip_without_root!();
-    let mut segment = Segment::new(3);
+    // Time enough to start an agent on a busy machine.
+    let mut segment = Segment::with_grace(3, 6);
     let before = owners(&segment);
     assert!(is_settled(&segment), "{}", segment.logs());
     // The other nodes are silent.
@@ -59,18 +60,23 @@ fn one_of_three_nodes_answers_for_an_address_and_a_killed_agent_that_returns_mov
     for (number, _) in segment.nodes.iter().enumerate() {
         let shown = segment.shown(number);
         let line = shown.lines().find(|line| line.contains(VIPS[0])).unwrap();
-        let (owner, epoch) = if number == before[0] { ("this node", "1") } else { ("elsewhere", "-") };
-        assert!(line.contains(owner) && line.trim_end().ends_with(epoch), "{shown}");
+        let last = line.split_whitespace().last().unwrap();
+        match number == before[0] {
+            true => assert!(line.contains("this node") && last.parse::<u64>().is_ok(), "{shown}"),
+            false => assert!(line.contains("elsewhere") && last == "-", "{shown}"),
+        }
     }
+    let shown = segment.shown(before[0]);
     segment.crash(before[0]);
     // Its kernel answers on.
     assert_eq!(segment.ask(VIPS[0], ANSWER), [segment.nodes[before[0]].link].into());
     segment.start(before[0]);
     let links = before.map(|owner| segment.nodes[owner].link);
-    for (number, answered) in answers(&segment, Duration::from_secs(4)) {
+    for (number, answered) in answers(&segment, Duration::from_secs(8)) {
         assert_eq!(answered, [links[number]].into(), "{}\n{}", VIPS[number], segment.logs());
     }
-    assert_eq!(owners(&segment), before);
+    // Not even for a moment: the epochs are the same.
+    assert_eq!((owners(&segment), segment.shown(before[0])), (before, shown));
 }
 
 #[test]
@@ -96,8 +102,10 @@ fn an_address_moves_from_a_node_whose_agent_is_dead_for_longer_than_its_grace() 
     }
     segment.start(other);
     segment.start(before[0]);
-    segment.until("the returned agent has learned who announces it", |segment| {
-        segment.owners(VIPS[0]) == [other]
+    segment.until("the returned agent has learned who announces it, and that one answers", |segment| {
+        let answered = segment.ask(VIPS[0], ANSWER);
+        assert!(answered.is_subset(&[segment.nodes[other].link].into()), "{answered:x?}");
+        segment.owners(VIPS[0]) == [other] && !answered.is_empty()
     });
     for (number, answered) in answers(&segment, Duration::from_secs(2)) {
         assert!(number == 1 || answered == [segment.nodes[other].link].into(), "{}", segment.logs());
@@ -109,7 +117,7 @@ fn all_agents_dead_stop_no_address() {
     skip_without_root!();
     let mut segment = Segment::new(2);
     let links = owners(&segment).map(|owner| segment.nodes[owner].link);
-    (0..2).for_each(|number| segment.crash(number));
+    segment.crash_all();
     // Longer than the grace: with nobody there to take over, the gates stay open.
     std::thread::sleep(Duration::from_secs(4));
     for (number, answered) in answers(&segment, Duration::from_secs(1)) {
@@ -132,13 +140,11 @@ fn another_node_answers_when_one_is_off_and_without_the_api_server() {
     }
     segment.forget();
     assert!(VIPS.iter().all(|vip| segment.dial(vip).is_ok()), "{}", segment.logs());
-    // What it still held when it came back, it gives up: the other has the higher epoch.
-    let after: Vec<usize> =
-        VIPS.iter().map(|vip| *segment.owners(vip).iter().find(|owner| **owner != off).unwrap()).collect();
+    // It comes back with what it held. One of both gives up: it, unless its agent is late just then, which others take for a stopped one.
     segment.link(off, "up");
-    segment
-        .until("each address has one owner", |segment| VIPS.iter().all(|vip| segment.owners(vip).len() == 1));
-    assert_eq!(owners(&segment).to_vec(), after);
+    segment.until("each address has one owner", |segment| {
+        VIPS.iter().all(|vip| segment.owners(vip).len() == 1) && is_settled(segment)
+    });
     assert!(is_settled(&segment), "{}", segment.logs());
 }
 
@@ -158,7 +164,7 @@ fn a_stopped_agent_that_goes_on_takes_nothing_back() {
     // Shorter than its grace, nothing moves.
     let owners = owners(&segment);
     segment.signal(other, Signal::SIGSTOP);
-    std::thread::sleep(Duration::from_millis(1_500));
+    std::thread::sleep(Duration::from_secs(1));
     segment.signal(other, Signal::SIGCONT);
     answers(&segment, Duration::from_secs(2));
     assert_eq!(owners, self::owners(&segment));

@@ -84,7 +84,13 @@ impl Announcements {
     /// When [`Self::turn`] is to be called.
     pub(super) fn due(&self) -> Option<Instant> {
         let speakers = self.speakers.as_ref().and_then(|(speakers, _)| speakers.due());
-        [self.schedule.due(), speakers].into_iter().flatten().min()
+        let schedule = if self.may_announce() { self.schedule.due() } else { None };
+        [schedule, speakers].into_iter().flatten().min()
+    }
+
+    /// Whether it is known that no other node has taken what this one announces: before its agent was there, another one may have.
+    fn may_announce(&self) -> bool {
+        self.node.is_none() || self.speakers.as_ref().is_some_and(|(speakers, _)| speakers.may_stamp())
     }
 
     /// Takes a frame of another host.
@@ -98,12 +104,12 @@ impl Announcements {
     pub(super) fn bring(&mut self, target: &Target, now: Instant) -> Result<Brought, TableError> {
         self.schedule.limit(target.desired.settings.l2.unwrap_or_default());
         if self.kernel.is_none() {
-            let kernel = Kernel::open(&self.pins)?;
-            kernel.here().for_each(|on_device| self.schedule.adopt(*on_device, now));
-            self.kernel = Some(kernel);
             if self.node.is_none() {
                 Speakers::open(&self.pins, 0)?.wipe(&target.network)?;
             }
+            let kernel = Kernel::open(&self.pins)?;
+            kernel.here().for_each(|on_device| self.schedule.adopt(*on_device, now));
+            self.kernel = Some(kernel);
         }
         let (wanted, failed) = match self.node.clone() {
             None => (alone(&target.desired, &target.network, &target.devices), None),
@@ -118,8 +124,8 @@ impl Announcements {
         for on_device in &ended {
             kernel.remove(on_device)?;
             self.schedule.end(*on_device);
-            if let Some((speakers, _)) = &self.speakers {
-                speakers.forget(on_device)?;
+            if self.node.is_some() {
+                Bids::open(&self.pins)?.forget(on_device)?;
             }
         }
         let mut written = 0;
@@ -138,6 +144,13 @@ impl Announcements {
                 speakers.keep(on_device, epoch)?;
             }
             written += 1;
+        }
+        // What the programs know of a segment goes last: until then it silences what others may announce.
+        if let Some(node) = self.node.as_deref().filter(|_| target.announcement.is_some()) {
+            match &self.speakers {
+                Some((speakers, _)) => speakers.clear(&target.network)?,
+                None => Speakers::open(&self.pins, node_id(node))?.clear(&target.network)?,
+            }
         }
         if written + ended.len() > 0 {
             info!(begun = written, ended = ended.len(), "addresses announced by ARP and neighbour discovery");
@@ -160,11 +173,10 @@ impl Announcements {
             }
         };
         if self.speakers.is_none() {
-            let opened = Speakers::open(&self.pins, node_id(node))?;
             if all.is_empty() {
-                opened.clear(&target.network)?;
                 return Ok(Settled::Wanted(BTreeMap::new(), None));
             }
+            let opened = Speakers::open(&self.pins, node_id(node))?;
             match Readers::start(&self.tasks) {
                 Ok(readers) => self.speakers = Some((opened, readers)),
                 Err(error) => {
@@ -194,19 +206,18 @@ impl Announcements {
         let (steps, why) = speakers.follow(allowed, kernel.here(), now)?;
         self.carry_out(steps, now)?;
         let Some((speakers, _)) = &self.speakers else { return Ok(Settled::Wanted(BTreeMap::new(), failed)) };
-        speakers.clear(&target.network)?;
         let wanted = announced(pairs, &target.network, |on_device| speakers.owner(on_device));
         Ok(Settled::Wanted(wanted, failed.or(why)))
     }
 
     /// Returns what the programs are to know while it is not known what the cluster decided: what an earlier agent settled with other
-    /// nodes, and nothing that a node announced alone.
+    /// nodes, and nothing that a node announced which was alone.
     fn unknown(&self) -> Result<Settled, TableError> {
         let Some(kernel) = &self.kernel else { return Ok(Settled::Wanted(BTreeMap::new(), None)) };
         let bids = Bids::open(&self.pins)?;
         let mut wanted = BTreeMap::new();
         for (on_device, value) in kernel.announced() {
-            if bids.epoch(on_device)?.is_some() {
+            if !value.is_here() || bids.epoch(on_device)?.is_some() {
                 wanted.insert(*on_device, *value);
             }
         }
@@ -227,8 +238,7 @@ impl Announcements {
             let (steps, failed) = speakers.turn(now, now_ns);
             outcome = failed.map_or(Ok(()), Err).and(self.carry_out(steps, now));
         }
-        // Others may have taken what this node announced before its agent was away.
-        if self.speakers.as_ref().is_some_and(|(speakers, _)| !speakers.may_stamp()) {
+        if !self.may_announce() {
             return outcome;
         }
         while let Some(on_device) = self.schedule.take(now) {
@@ -291,8 +301,8 @@ impl Announcements {
             Standing::Conflict { link: [a, b, c, d, e, f] } => Some(Problem::warning(
                 format!("addresses on {}", network.name(on_device.0)),
                 format!(
-                    "the host with link address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has {} already, so no node \
-                     announces it there",
+                    "the host with link address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has {} already, so this \
+                     node does not announce it there",
                     on_device.1
                 ),
                 "take the address from that host, or out of the pool",
@@ -303,7 +313,8 @@ impl Announcements {
             Problem::warning(
                 format!("addresses on {}", network.name(*device)),
                 "more than 32 nodes may announce them; only the first by name do",
-                "name fewer by nodeSelectors of L2Advertisements",
+                "name fewer by nodeSelectors of L2Advertisements, or label nodes \
+                 node.kubernetes.io/exclude-from-external-load-balancers",
             )
         });
         kernel.announced().keys().filter_map(conflict).chain(crowded).collect()

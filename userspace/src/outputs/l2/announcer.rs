@@ -204,7 +204,10 @@ impl Announcer {
         if let Some(why) = failed.as_ref().filter(|_| is_news) {
             warn!(why, "not all addresses are announced; tried again every second");
         }
-        self.failed = failed.map(|why| (why, Instant::now() + AGAIN));
+        // What fails again and again does not put the next try off.
+        let now = Instant::now();
+        let before = self.failed.as_ref().map(|(_, again)| *again).filter(|again| *again > now);
+        self.failed = failed.map(|why| (why, before.unwrap_or(now + AGAIN)));
         is_news
     }
 

@@ -169,7 +169,9 @@ impl Speaker {
         }
         self.ownership.isolated(!self.has_carrier || self.reception.is_isolated(now), now);
         let actions = self.ownership.turn(now);
-        self.stamp(now_ns);
+        if self.may_stamp() {
+            self.entry.stamp_ns = now_ns;
+        }
         self.entry.digest = self.ownership.digest();
         for action in actions {
             match action {
@@ -229,14 +231,14 @@ impl Speaker {
         }))
     }
 
-    /// Whether its agent is alive, as its node's gate has it.
+    /// Whether it is known what other nodes took over: only then the agent may stamp.
     pub(super) fn may_stamp(&self) -> bool {
         self.ownership.may_stamp()
     }
 
-    /// Stamps once more. Returns what the programs are to know.
-    pub(super) fn stamp(&mut self, now_ns: u64) -> Entry {
-        if self.may_stamp() {
+    /// Stamps once more, unless the agent was away for so long that others may have taken over. Returns what the programs are to know.
+    pub(super) fn last_stamp(&mut self, now_ns: u64) -> Entry {
+        if self.may_stamp() && !self.entry.gate().is_overdue(now_ns) {
             self.entry.stamp_ns = now_ns;
         }
         self.entry
@@ -367,6 +369,18 @@ mod tests {
             other.received(frame, now);
         }
         assert_eq!(other.standing(&VIP), Standing::Elsewhere { node: OWN, epoch: 7 });
+    }
+
+    /// Its gate would open, though another node may have taken what is behind it.
+    #[test]
+    fn an_agent_that_was_away_for_long_does_not_stamp_for_the_one_that_follows() {
+        let now = Instant::now();
+        let second = 1_000_000_000;
+        let mut this = speaker(OWN, LINK, 5, now);
+        let (entry, _) = this.turn(now, 7 * second);
+        assert_eq!(entry.stamp_ns, 7 * second, "it holds nothing");
+        assert_eq!(this.last_stamp(8 * second).stamp_ns, 8 * second);
+        assert_eq!(this.last_stamp((8 + GRACE.as_secs()) * second + 1).stamp_ns, 8 * second);
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl Bids {
         Table::open(pins.folder(), name::BIDS).map(Self)
     }
 
+    /// Forgets it.
+    pub(super) fn forget(&self, on_device: &OnDevice) -> Result<(), TableError> {
+        self.0.remove(&key(on_device)).map(drop)
+    }
+
     /// Returns the epoch by which an address was announced; `None`: it was not, or by a node that was alone.
     pub(super) fn epoch(&self, on_device: &OnDevice) -> Result<Option<u64>, TableError> {
         Ok(self.0.look_up(&key(on_device))?.map(|bid| bid.epoch))
@@ -146,7 +151,7 @@ impl Speakers {
     /// Stamps once more, for the agent that follows.
     pub(super) fn stamp(&mut self) {
         for (device, speaker) in &mut self.on {
-            if let Err(error) = self.segments.put(device, &speaker.stamp(now_ns())) {
+            if let Err(error) = self.segments.put(device, &speaker.last_stamp(now_ns())) {
                 debug!(%error, device, "not stamped");
             }
         }
@@ -206,7 +211,7 @@ impl Speakers {
 
     /// Forgets it.
     pub(super) fn forget(&self, on_device: &OnDevice) -> Result<(), TableError> {
-        self.bids.0.remove(&key(on_device)).map(drop)
+        self.bids.forget(on_device)
     }
 
     /// What is known of an address on a device; `None`: there is no speaker.
