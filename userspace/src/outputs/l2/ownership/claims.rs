@@ -23,11 +23,25 @@ impl Segment {
         if held.is_doubted || claim_order(&address, from, epoch) > claim_order(&address, own, held.epoch) {
             self.let_go(address);
         } else {
-            if held.is_open() {
-                self.outgoing.opens.insert(address);
-            }
-            self.outgoing.repeat(CONTEST, now);
+            self.assert_hold(address, now);
         }
+    }
+
+    /// A node is back that held what this node took meanwhile: the one that lost learns it at once, not by its next heartbeat.
+    pub(super) fn contest(&mut self, from: NodeId, now: Instant) {
+        let claims = self.peers.get(&from).map(|peer| peer.table.claims.keys().copied().collect());
+        let claims: Vec<IpAddr> = claims.unwrap_or_default();
+        let held = claims.into_iter().filter(|address| self.addresses.held_at(address).is_some());
+        let held: Vec<IpAddr> = held.collect();
+        held.into_iter().for_each(|address| self.assert_hold(address, now));
+    }
+
+    /// Sends the own table again, and announces what is open, to those who hold less of it.
+    fn assert_hold(&mut self, address: IpAddr, now: Instant) {
+        if self.addresses.held_at(&address).is_some_and(Held::is_open) {
+            self.outgoing.opens.insert(address);
+        }
+        self.outgoing.repeat(CONTEST, now);
     }
 
     /// Another node does not hold an address any more: `is_said` by a table of its own, or it lost its memory.

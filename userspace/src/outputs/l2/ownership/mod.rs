@@ -232,6 +232,7 @@ impl Segment {
         lost.into_iter().for_each(|address| self.unclaim(address, answer.from, false, now));
         if is_revived {
             self.revive(answer.from);
+            self.contest(answer.from, now);
         }
         self.yield_to(answer.from);
         self.step_back(answer.from, now);
@@ -261,6 +262,7 @@ impl Segment {
         lost.into_iter().for_each(|address| self.unclaim(address, from, false, now));
         if is_revived {
             self.revive(from);
+            self.contest(from, now);
         }
         for (address, epoch) in changes {
             match epoch {

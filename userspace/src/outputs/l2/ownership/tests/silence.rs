@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::lab::{GRACE, Lab, OTHER, OWN, addresses, link, milliseconds};
+use super::lab::{GRACE, Lab, OTHER, OWN, addresses, bids, link, milliseconds};
 use crate::outputs::l2::ownership::{Action, Answer, Standing};
 
 #[test]
@@ -214,4 +214,21 @@ fn a_bid_is_withdrawn_where_the_holder_lives_after_all() {
     lab.pass(2000);
     assert!(lab.opened().is_empty());
     assert_eq!(lab.segment.digest(), 0);
+}
+
+/// It would know by its own next heartbeat, which may be late.
+#[test]
+fn a_node_that_is_back_is_sent_at_once_what_was_taken_from_it() {
+    let held: Vec<IpAddr> = addresses(OWN, OTHER).take(2).collect();
+    let mut lab = Lab::held_by_other(&held);
+    (lab.other(OTHER).answers, lab.other(OTHER).replies) = (false, false);
+    lab.pass(2000);
+    assert_eq!(lab.opened().len(), 2);
+    (lab.other(OTHER).answers, lab.other(OTHER).replies) = (true, true);
+    lab.pass(100);
+    let done: Vec<Action> = lab.done().into_iter().map(|(_, action)| action).collect();
+    let open = |address| Action::Open { address, epoch: 5 };
+    assert_eq!(done, [open(held[0]), open(held[1]), bids(102, &[(held[0], 5), (held[1], 5)])]);
+    lab.pass(1000);
+    assert_eq!(lab.done(), [], "once");
 }
