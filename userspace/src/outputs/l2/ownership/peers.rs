@@ -24,7 +24,7 @@ pub(super) struct Peer {
     requested: Option<Instant>,
     /// When a table came.
     received: Option<Instant>,
-    /// It was gone, and what it has held since then is not known.
+    /// It is new or was gone, and what it has held since then is not known.
     is_unknown: bool,
 }
 
@@ -110,7 +110,7 @@ impl Peer {
             asked: now,
             requested: None,
             received: None,
-            is_unknown: false,
+            is_unknown: true,
         }
     }
 
@@ -130,7 +130,7 @@ impl Peer {
         self.is_alive(now) && self.gate.age >= STOPPED && is_open
     }
 
-    /// Whether it was gone, and its table is not known since then. The next call returns false.
+    /// Whether it is new or was gone, and its table is not known since then. The next call returns false.
     pub(super) fn takes_unknown(&mut self) -> bool {
         std::mem::take(&mut self.is_unknown) && self.confirmed().is_none()
     }

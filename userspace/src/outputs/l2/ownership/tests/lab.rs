@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::outputs::l2::ownership::precedence::{digest, weight};
-use crate::outputs::l2::ownership::{Action, Answer, Frame, NodeId, Rules, Segment, Standing};
+use crate::outputs::l2::ownership::{Action, Answer, Frame, NodeId, Rules, STOPPED, Segment, Standing};
 
 pub(super) const OWN: NodeId = 1;
 pub(super) const OTHER: NodeId = 2;
@@ -121,7 +121,9 @@ impl Lab {
                         let (stamp_age, digest) = (other.stamp_age, other.digest());
                         segment.answered(&Answer { from, link, nonce, boot, stamp_age, digest }, now);
                     }
-                    Action::Send(Frame::Resend { to }) if to == node && other.answers => {
+                    Action::Send(Frame::Resend { to })
+                        if to == node && other.answers && other.stamp_age < STOPPED =>
+                    {
                         segment.table(*node, other.boot, other.version, other.bids.clone(), now);
                     }
                     Action::Probe(address)

@@ -232,3 +232,20 @@ fn a_node_that_is_back_is_sent_at_once_what_was_taken_from_it() {
     lab.pass(1000);
     assert_eq!(lab.done(), [], "once");
 }
+
+#[test]
+fn what_is_held_is_probed_where_a_node_without_an_agent_is_met_for_the_first_time() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::new().with(OTHER, &[(address, 2)]);
+    lab.other(OTHER).stamp_age = milliseconds(1000);
+    lab.segment.adopt(address, 1, lab.now);
+    lab.want(&[address], &[OWN, OTHER]);
+    lab.pass(100);
+    assert!(matches!(lab.segment.standing(&address), Standing::Nobody { .. }));
+    lab.pass(3000);
+    assert!(lab.opened().is_empty(), "it goes on answering");
+    // Its gate closes.
+    (lab.other(OTHER).stamp_age, lab.other(OTHER).replies) = (GRACE + milliseconds(1), false);
+    lab.pass(2000);
+    assert_eq!(lab.opened().len(), 1);
+}
