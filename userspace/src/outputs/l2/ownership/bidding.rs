@@ -2,12 +2,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use common::maps::segment::TAKEN_NS;
+
 use super::addresses::{Held, HeldSince};
 use super::precedence::weight;
 use super::{BEAT, FRESH, NodeId, PROBE, SETTLE, Segment, TURN};
 
 /// Probes before a bid for an address about which nothing is known.
 const PROBES: u8 = 3;
+/// Probes where a node without an agent lives whose table is not known. Its gate may just have closed on the address: they take longer
+/// than [`TAKEN_NS`], so that it stays closed, whatever becomes of this node.
+const PROBES_UNKNOWN: u8 = 10;
+const _: () = assert!(PROBES_UNKNOWN as u128 * PROBE.as_nanos() > TAKEN_NS as u128);
 /// At most this many probes are sent in the time between two for one address.
 const PROBES_AT_ONCE: usize = 100;
 /// How long to wait for the table of an agent that lives.
@@ -223,10 +229,10 @@ impl Segment {
         let is_unknown = |other: &&Living| {
             Some(other.node) != by && other.confirmed.is_none_or(|confirmed| confirmed < seen)
         };
-        let waits =
-            living.iter().filter(is_unknown).map(|other| if other.has_agent { LIVING } else { FRESH });
-        let waits = waits.max();
+        let unknown = living.iter().filter(is_unknown);
+        let waits = unknown.clone().map(|other| if other.has_agent { LIVING } else { FRESH }).max();
         let probes = match pursuit.cause {
+            _ if unknown.clone().any(|other| !other.has_agent) => PROBES_UNKNOWN,
             Cause::Free => PROBES,
             _ if waits.is_some() => PROBES,
             Cause::Released { .. } => 1,

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use super::lab::{Lab, OTHER, OWN, THIRD, addresses, bids, milliseconds};
+use common::maps::segment::TAKEN_NS;
+
+use super::lab::{GRACE, Lab, OTHER, OWN, THIRD, addresses, bids, milliseconds};
 use crate::outputs::l2::ownership::precedence::{digest, weight};
 use crate::outputs::l2::ownership::{Action, Standing};
 
@@ -115,4 +117,20 @@ fn a_bid_before_a_late_turn_is_withdrawn_for_others_may_have_bid_meanwhile() {
     assert_eq!((lab.segment.digest(), lab.opened().len()), (0, 0));
     lab.pass(1000);
     assert_eq!(lab.opened().len(), 1);
+}
+
+/// A gate that has just closed opens again if this node is not there for long enough.
+#[test]
+fn what_a_node_without_an_agent_may_hold_is_probed_until_its_gate_stays_closed() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::new().with(OTHER, &[(address, 4)]);
+    (lab.other(OTHER).stamp_age, lab.other(OTHER).replies) = (GRACE + milliseconds(1), false);
+    lab.want(&[address], &[OWN, OTHER]);
+    lab.pass(4000);
+    let done = lab.done();
+    let probes = done.iter().filter(|(_, action)| matches!(action, Action::Probe(_)));
+    let opens = done.iter().filter(|(_, action)| matches!(action, Action::Open { .. }));
+    let times: Vec<u64> = probes.chain(opens).map(|(time, _)| *time).collect();
+    let time = Duration::from_millis(times[times.len() - 1] - times[0]);
+    assert!(times.len() == 11 && time > Duration::from_nanos(TAKEN_NS), "{times:?}");
 }
