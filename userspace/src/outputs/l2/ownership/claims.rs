@@ -51,7 +51,8 @@ impl Segment {
             // It answered for it until now, or did so until it was cut off.
             Some(held) if is_said && held.is_open() => _ = self.outgoing.opens.insert(address),
             Some(_) => {}
-            None => self.pursue(address, Cause::Released { by: from }, now),
+            None if is_said => self.pursue(address, Cause::Released { by: from }, now),
+            None => self.pursue(address, Cause::Free, now),
         }
         self.addresses.tidy(&address);
     }

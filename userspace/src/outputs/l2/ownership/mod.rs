@@ -222,14 +222,19 @@ impl Segment {
             return;
         }
         let peer = self.peers.entry(answer.from).or_insert_with(|| Peer::new(now));
-        if peer.table.is_former(answer.boot) {
+        if !peer.follows(answer.boot, asked) {
             return;
         }
         let lost = peer.table.boot(answer.boot);
+        let early = peer.takes_early(answer);
+        lost.into_iter().for_each(|address| self.unclaim(address, answer.from, false, now));
+        if let Some((version, bids)) = early {
+            self.table(answer.from, answer.boot, version, bids, now);
+        }
+        let Some(peer) = self.peers.get_mut(&answer.from) else { return };
         let was_void = peer.is_void();
         peer.answered(answer, asked, self.rules.grace, now);
         let is_revived = was_void && !peer.is_void();
-        lost.into_iter().for_each(|address| self.unclaim(address, answer.from, false, now));
         if is_revived {
             self.revive(answer.from);
             self.contest(answer.from, now);
@@ -238,7 +243,7 @@ impl Segment {
         self.step_back(answer.from, now);
     }
 
-    /// The whole table of another node.
+    /// The whole table of another node. It is taken once an answer has shown the boot.
     pub(in crate::outputs::l2) fn table(
         &mut self,
         from: NodeId,
@@ -251,15 +256,11 @@ impl Segment {
             return;
         }
         let peer = self.peers.entry(from).or_insert_with(|| Peer::new(now));
-        if !peer.table.accepts(boot, version) {
-            return;
-        }
-        let lost = peer.table.boot(boot);
+        let Some(bids) = peer.takes(boot, version, bids) else { return };
         let was_void = peer.is_void();
         peer.sent_table(version, now);
         let is_revived = was_void && !peer.is_void();
         let changes = peer.table.replace(version, bids);
-        lost.into_iter().for_each(|address| self.unclaim(address, from, false, now));
         if is_revived {
             self.revive(from);
             self.contest(from, now);

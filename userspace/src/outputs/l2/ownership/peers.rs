@@ -24,6 +24,8 @@ pub(super) struct Peer {
     requested: Option<Instant>,
     /// When a table came.
     received: Option<Instant>,
+    /// A table of a boot that no answer has shown yet.
+    early: Option<Early>,
     /// It is new or was gone, and what it has held since then is not known.
     is_unknown: bool,
 }
@@ -31,12 +33,19 @@ pub(super) struct Peer {
 /// What another node holds.
 #[derive(Debug, Default)]
 pub(super) struct Table {
+    /// Follows answers alone, which show that they are fresh.
     boot: Option<u64>,
-    /// The boot before.
-    former: Option<u64>,
     version: Option<u64>,
     pub(super) claims: BTreeMap<IpAddr, u64>,
     digest: u64,
+}
+
+/// A table that counts only if an answer shows its boot and its digest.
+#[derive(Debug)]
+struct Early {
+    boot: u64,
+    version: u64,
+    bids: Vec<(IpAddr, u64)>,
 }
 
 /// Whether a node is judged to be gone.
@@ -62,25 +71,18 @@ struct Gate {
     is_void: bool,
 }
 
+/// Returns the digest of a table.
+fn digest_of(bids: impl Iterator<Item = (IpAddr, u64)>) -> u64 {
+    bids.fold(0, |sum, (address, epoch)| digest(&address, epoch).wrapping_add(sum))
+}
+
 impl Table {
-    /// Whether a boot is one before the present one.
-    pub(super) fn is_former(&self, boot: u64) -> bool {
-        self.former == Some(boot)
-    }
-
-    /// Whether a table is not older than what is known.
-    pub(super) fn accepts(&self, boot: u64, version: u64) -> bool {
-        !self.is_former(boot)
-            && (self.boot != Some(boot) || self.version.is_none_or(|known| known <= version))
-    }
-
     /// Follows the boot of the node. Returns what it held before.
     pub(super) fn boot(&mut self, boot: u64) -> Vec<IpAddr> {
         if self.boot == Some(boot) {
             return Vec::new();
         }
-        let former = self.boot;
-        let claims = std::mem::replace(self, Self { boot: Some(boot), former, ..Self::default() }).claims;
+        let claims = std::mem::replace(self, Self { boot: Some(boot), ..Self::default() }).claims;
         claims.into_keys().collect()
     }
 
@@ -91,7 +93,7 @@ impl Table {
         let gone = old.keys().filter(|address| !new.contains_key(address)).map(|address| (*address, None));
         let changed = new.iter().filter(|(address, epoch)| old.get(address) != Some(epoch));
         let changes = gone.chain(changed.map(|(address, epoch)| (*address, Some(*epoch)))).collect();
-        self.digest = new.iter().fold(0, |sum, (address, epoch)| digest(address, *epoch).wrapping_add(sum));
+        self.digest = digest_of(new.iter().map(|(address, epoch)| (*address, *epoch)));
         (self.version, self.claims) = (Some(version), new);
         changes
     }
@@ -110,6 +112,7 @@ impl Peer {
             asked: now,
             requested: None,
             received: None,
+            early: None,
             is_unknown: true,
         }
     }
@@ -143,6 +146,36 @@ impl Peer {
     /// When the heartbeat was sent whose answer shows that its table is the one that is known here.
     pub(super) fn confirmed(&self) -> Option<Instant> {
         self.answered.filter(|(_, digest)| *digest == self.table.digest).map(|(asked, _)| asked)
+    }
+
+    /// Whether an answer counts: one of another boot must be to a later heartbeat than the last. So two devices of one node on one
+    /// segment, both of which answer, do not change the boot with each frame.
+    pub(super) fn follows(&self, boot: u64, asked: Instant) -> bool {
+        self.table.boot == Some(boot) || self.answered.is_none_or(|(last, _)| last < asked)
+    }
+
+    /// Returns a table if it is taken now: it is not older than what is known. One of a boot that no answer has shown is put aside: it
+    /// may have overtaken the answer, and is not sent again at once.
+    pub(super) fn takes(
+        &mut self,
+        boot: u64,
+        version: u64,
+        bids: Vec<(IpAddr, u64)>,
+    ) -> Option<Vec<(IpAddr, u64)>> {
+        if self.table.boot != Some(boot) {
+            self.early = Some(Early { boot, version, bids });
+            return None;
+        }
+        self.early = None;
+        self.table.version.is_none_or(|known| known <= version).then_some(bids)
+    }
+
+    /// Returns the table that was put aside, and its version, if the answer shows that it is the present one.
+    pub(super) fn takes_early(&mut self, answer: &Answer) -> Option<(u64, Vec<(IpAddr, u64)>)> {
+        let is_present = |early: &mut Early| {
+            early.boot == answer.boot && digest_of(early.bids.iter().copied()) == answer.digest
+        };
+        self.early.take_if(is_present).map(|early| (early.version, early.bids))
     }
 
     /// A heartbeat is sent.

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use super::lab::{GRACE, Lab, OTHER, OWN, addresses, bids, milliseconds};
-use crate::outputs::l2::ownership::{Action, Frame, Rules, Standing};
+use crate::outputs::l2::ownership::{Action, Answer, Frame, Rules, Standing};
 
 #[test]
 fn the_higher_claim_wins_and_the_winner_announces_again() {
@@ -125,4 +125,74 @@ fn a_request_that_crossed_the_table_is_not_answered() {
     lab.segment.resend(OTHER, lab.now);
     lab.pass(10);
     assert_eq!(lab.done(), [(1165, bids(102, &[(address, 1)]))]);
+}
+
+/// Tables are authentic, but whether they are fresh is not known.
+#[test]
+fn a_replayed_table_of_another_boot_changes_nothing() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::held_by_other(&[address]);
+    let standing = |lab: &Lab| lab.segment.standing(&address);
+    for bids in [vec![], vec![(address, 99)]] {
+        lab.segment.table(OTHER, 21, 1_000_000, bids, lab.now);
+        assert_eq!(standing(&lab), Standing::Elsewhere { node: OTHER, epoch: 4 });
+    }
+    // Nor does it make the node deaf to later ones.
+    lab.send(OTHER, &[(address, 6)]);
+    assert_eq!(standing(&lab), Standing::Elsewhere { node: OTHER, epoch: 6 });
+    lab.pass(2000);
+    assert_eq!(standing(&lab), Standing::Elsewhere { node: OTHER, epoch: 6 });
+    assert!(lab.opened().is_empty());
+}
+
+#[test]
+fn a_table_counts_only_after_an_answer_has_shown_its_boot_and_digest() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    // It overtook the answer, or it is not the present one, or of another boot: that is requested.
+    for (boot, epoch, requests) in [(20, 4, 0), (20, 9, 1), (21, 4, 1)] {
+        let mut lab = Lab::new().with(OTHER, &[(address, 4)]);
+        lab.want(&[address], &[OWN, OTHER]);
+        lab.segment.table(OTHER, boot, 1, vec![(address, epoch)], lab.now);
+        assert!(matches!(lab.segment.standing(&address), Standing::Nobody { .. }));
+        lab.pass(100);
+        assert_eq!(lab.segment.standing(&address), Standing::Elsewhere { node: OTHER, epoch: 4 });
+        let requested = |(_, action): &(u64, Action)| *action == Action::Send(Frame::Resend { to: OTHER });
+        assert_eq!(lab.done().iter().filter(|done| requested(done)).count(), requests);
+    }
+}
+
+#[test]
+fn an_answer_with_the_boot_before_changes_it_back() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::held_by_other(&[address]);
+    let before = lab.others[&OTHER].clone();
+    (lab.other(OTHER).boot, lab.other(OTHER).bids) = (21, Vec::new());
+    lab.pass(100);
+    assert!(matches!(lab.segment.standing(&address), Standing::Nobody { .. }));
+    *lab.other(OTHER) = before;
+    lab.pass(700);
+    assert_eq!(lab.segment.standing(&address), Standing::Elsewhere { node: OTHER, epoch: 4 });
+    assert!(lab.opened().is_empty());
+}
+
+/// Two devices of a node are on the segment, and both answer.
+#[test]
+fn of_two_boots_that_answer_one_heartbeat_the_first_counts() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::held_by_other(&[address]);
+    for _ in 0..30 {
+        lab.now = lab.segment.due();
+        let actions = lab.turn();
+        lab.answer(actions.clone());
+        for action in actions {
+            let Action::Send(Frame::Ask { nonce }) = action else { continue };
+            let (stamp_age, link) = (milliseconds(0), [2, 0, 0, 0, 1, 2]);
+            let second = Answer { from: OTHER, link, nonce, boot: 21, stamp_age, digest: 77 };
+            lab.segment.answered(&second, lab.now);
+        }
+        assert_eq!(lab.segment.standing(&address), Standing::Elsewhere { node: OTHER, epoch: 4 });
+    }
+    lab.send(OTHER, &[(address, 6)]);
+    assert_eq!(lab.segment.standing(&address), Standing::Elsewhere { node: OTHER, epoch: 6 });
+    assert!(lab.opened().is_empty());
 }
