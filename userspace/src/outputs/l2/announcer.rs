@@ -291,7 +291,7 @@ mod tests {
         let desired = Arc::new(Desired::default());
         [order(1, &desired), served(1, true)].into_iter().for_each(|task| this.take(task));
         let Ok(Word::Holds(held)) = said.try_recv() else { panic!("no answer") };
-        assert!(held.outcome.is_ok() && held.problems[0].to_string().contains("ANNOUNCED"), "{held:?}");
+        assert!(held.outcome.is_ok() && held.problems[0].to_string().contains("no map SEGMENTS"), "{held:?}");
         let (_, again) = this.failed.clone().unwrap();
         this.failed = this.failed.map(|(why, _)| (why, Instant::now()));
         this.turn();

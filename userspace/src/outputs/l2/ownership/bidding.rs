@@ -29,7 +29,7 @@ pub(super) enum Cause {
     /// This node released it, and so does not bid for it now.
     Released { by: NodeId },
     /// Its holder is gone, or its gate is closed. What others sent from this time on counts.
-    Void { seen: Instant },
+    Void { seen: Instant, by_gate: bool },
 }
 
 /// The addresses that nobody holds and for which this node is a candidate.
@@ -225,7 +225,7 @@ impl Segment {
             return Step::Wait((from - now).min(BEAT));
         }
         let own_turn = *pursuit.own_turn.get_or_insert(now);
-        let seen = if let Cause::Void { seen } = pursuit.cause { seen } else { pursuit.since };
+        let seen = if let Cause::Void { seen, .. } = pursuit.cause { seen } else { pursuit.since };
         let is_unknown = |other: &&Living| {
             Some(other.node) != by && other.confirmed.is_none_or(|confirmed| confirmed < seen)
         };
@@ -236,7 +236,8 @@ impl Segment {
             Cause::Free => PROBES,
             _ if waits.is_some() => PROBES,
             Cause::Released { .. } => 1,
-            Cause::Void { .. } => 0,
+            // Its kernel may know another grace, or of no other candidate.
+            Cause::Void { by_gate, .. } => by_gate.into(),
         };
         if waits.is_some_and(|wait| now < own_turn + wait) {
             self.heartbeats.hurry();

@@ -61,13 +61,13 @@ impl Segment {
         }
         for (node, peer) in &mut self.peers {
             if peer.closes(now) {
-                void.push((*node, now.checked_sub(BEAT * 2).unwrap_or(now)));
+                void.push((*node, now.checked_sub(BEAT * 2).unwrap_or(now), true));
             }
             match &mut peer.silence {
                 Silence::Probed { addresses, sent, next } if *next <= now => {
                     if addresses.is_empty() || *sent == TIMES {
                         peer.is_gone();
-                        void.push((*node, now.checked_sub(PROBE * TIMES.into()).unwrap_or(now)));
+                        void.push((*node, now.checked_sub(PROBE * TIMES.into()).unwrap_or(now), false));
                     } else {
                         probes.extend(addresses.iter());
                         (*sent, *next) = (*sent + 1, now + PROBE);
@@ -76,10 +76,10 @@ impl Segment {
                 _ => {}
             }
         }
-        for (node, seen) in void {
+        for (node, seen, by_gate) in void {
             let claims = self.peers.get(&node).map(|peer| peer.table.claims.keys().copied().collect());
             let claims: Vec<IpAddr> = claims.unwrap_or_default();
-            claims.into_iter().for_each(|address| self.pursue(address, Cause::Void { seen }, now));
+            claims.into_iter().for_each(|address| self.pursue(address, Cause::Void { seen, by_gate }, now));
         }
     }
 

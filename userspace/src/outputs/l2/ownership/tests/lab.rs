@@ -35,6 +35,8 @@ pub(super) struct Other {
     /// Its kernel answers heartbeats, and for its addresses.
     pub(super) answers: bool,
     pub(super) replies: bool,
+    /// They answer for addresses however old the agent's stamp is.
+    pub(super) is_ungated: bool,
 }
 
 impl Other {
@@ -65,7 +67,15 @@ impl Lab {
         let (boot, version, bids) = (10 * node, 1, bids.to_vec());
         self.others.insert(
             node,
-            Other { boot, version, bids, stamp_age: Duration::ZERO, answers: true, replies: true },
+            Other {
+                boot,
+                version,
+                bids,
+                stamp_age: Duration::ZERO,
+                answers: true,
+                replies: true,
+                is_ungated: false,
+            },
         );
         self
     }
@@ -127,7 +137,9 @@ impl Lab {
                         segment.table(*node, other.boot, other.version, other.bids.clone(), now);
                     }
                     Action::Probe(address)
-                        if other.replies && other.bids.iter().any(|(its, _)| its == address) =>
+                        if other.replies
+                            && (other.is_ungated || other.stamp_age <= GRACE)
+                            && other.bids.iter().any(|(its, _)| its == address) =>
                     {
                         segment.claimed(*address, link(*node), now);
                     }

@@ -71,7 +71,21 @@ fn an_agent_whose_stamp_is_old_loses_its_addresses_a_second_after_its_gate_close
     let start = (lab.now - lab.start).as_millis() as u64;
     lab.pass(2000);
     let times: Vec<u64> = lab.opened().iter().map(|(time, _, _)| time - start).collect();
-    assert_eq!(times, [1130, 1130]);
+    assert_eq!(times, [1180, 1180]);
+}
+
+/// It knows of no other candidate, or another grace than this node: two would answer.
+#[test]
+fn what_a_node_without_agent_answers_for_though_its_gate_is_closed_is_not_taken() {
+    let held: Vec<IpAddr> = addresses(OWN, OTHER).take(1).collect();
+    let mut lab = Lab::held_by_other(&held);
+    lab.other(OTHER).stamp_age = GRACE + milliseconds(1);
+    lab.other(OTHER).is_ungated = true;
+    lab.pass(10_000);
+    assert!(lab.opened().is_empty());
+    lab.other(OTHER).is_ungated = false;
+    lab.pass(2_000);
+    assert_eq!(lab.opened().len(), 1);
 }
 
 #[test]
