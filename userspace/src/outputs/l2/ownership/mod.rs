@@ -276,7 +276,7 @@ impl Segment {
     /// Another node asks for the own table.
     pub(in crate::outputs::l2) fn resend(&mut self, from: NodeId, now: Instant) {
         if from != self.own && !self.outgoing.has_crossed(now) {
-            self.outgoing.repeat(REPEAT, now);
+            self.outgoing.requested(from, REPEAT, now);
         }
     }
 

@@ -1,6 +1,8 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+
+use super::NodeId;
 
 /// A request that comes this soon after the table was sent has crossed it.
 const CROSSED: Duration = Duration::from_millis(10);
@@ -18,6 +20,8 @@ pub(super) struct Outgoing {
     repeat: Option<Instant>,
     repeated: Option<Instant>,
     sent: Option<Instant>,
+    /// When it was, or is, sent again for each node that requested it.
+    requested: BTreeMap<NodeId, Instant>,
 }
 
 impl Outgoing {
@@ -31,6 +35,7 @@ impl Outgoing {
             repeat: None,
             repeated: None,
             sent: None,
+            requested: BTreeMap::new(),
         }
     }
 
@@ -52,6 +57,16 @@ impl Outgoing {
     pub(super) fn repeat(&mut self, least: Duration, now: Instant) {
         let earliest = self.repeated.map_or(now, |last| now.max(last + least));
         self.repeat = Some(self.repeat.map_or(earliest, |time| time.min(earliest)));
+    }
+
+    /// Sends the unchanged table again, unless that was done for this node within this time. What was sent for others, or unasked, does
+    /// not count: the node may have been cut off.
+    pub(super) fn requested(&mut self, by: NodeId, least: Duration, now: Instant) {
+        self.requested.retain(|_, time| now < *time + least);
+        let last = self.requested.get(&by).copied();
+        let time = last.map_or(now, |last| if last > now { last } else { last + least });
+        self.requested.insert(by, time);
+        self.repeat = Some(self.repeat.map_or(time, |other| other.min(time)));
     }
 
     /// Returns the version of the table if it is to be sent now: it changed, or is repeated.

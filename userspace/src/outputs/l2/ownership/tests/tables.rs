@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use super::lab::{GRACE, Lab, OTHER, OWN, addresses, bids, milliseconds};
+use super::lab::{GRACE, Lab, OTHER, OWN, THIRD, addresses, bids, milliseconds};
 use crate::outputs::l2::ownership::{Action, Answer, Frame, Rules, Standing};
 
 #[test]
@@ -195,4 +195,20 @@ fn of_two_boots_that_answer_one_heartbeat_the_first_counts() {
     lab.send(OTHER, &[(address, 6)]);
     assert_eq!(lab.segment.standing(&address), Standing::Elsewhere { node: OTHER, epoch: 6 });
     assert!(lab.opened().is_empty());
+}
+
+#[test]
+fn a_request_is_answered_at_once_though_the_table_was_just_sent_to_another_node() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::held_by_other(&[address]);
+    lab.done();
+    let start = lab.now;
+    for (node, wait) in [(OTHER, 20), (THIRD, 20), (THIRD, 600)] {
+        lab.segment.resend(node, lab.now);
+        lab.pass(wait);
+    }
+    let start = (start - lab.start).as_millis() as u64;
+    let sent = |(time, action): (u64, Action)| (action == bids(101, &[])).then_some(time - start);
+    let times: Vec<u64> = lab.done().into_iter().filter_map(sent).collect();
+    assert_eq!(times, [0, 20, 520]);
 }
