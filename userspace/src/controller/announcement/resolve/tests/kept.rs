@@ -81,8 +81,9 @@ fn many_addresses_take_no_long_time() {
     this.said = this.resolve().0;
     let again = this.resolve().0;
     assert_eq!((this.said.as_ref().unwrap().rules[0].addresses.len(), &again), (60_001, &this.said));
+    // A look at all addresses for each one takes 26 s.
     let took = began.elapsed();
-    assert!(took < std::time::Duration::from_secs(4), "{took:?}");
+    assert!(took < std::time::Duration::from_secs(15), "{took:?}");
 }
 
 /// Others may write the object while no controller leads.
