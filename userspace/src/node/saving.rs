@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::{keys, saved, saved_announcement};
 use crate::model::{Announcement, Desired, Settings};
-use crate::outputs::CookieKeys;
+use crate::outputs::{CookieKeys, give_back_memory};
 
 use super::disk::DiskError;
 
@@ -159,6 +159,8 @@ fn save(folder: &Path, desired: &Desired, confirmed: Option<SystemTime>) {
     if let Err(error) = saved::write(folder, desired, confirmed) {
         warn!(%error, "the state is not kept for the next boot");
     }
+    // The whole state was one text for a moment. The loop may have given memory back before, and would not do so again while it rests.
+    give_back_memory();
 }
 
 #[cfg(test)]
