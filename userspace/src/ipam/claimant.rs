@@ -95,7 +95,7 @@ pub(super) fn claimants<'a>(cluster: &'a Cluster, pools: &Pools<'a>) -> Vec<Clai
         let claimant = claimant.of_pools(pools, &cluster.possession, given);
         let families = claimant.families(pools);
         let ports = service.ports.iter().map(|port| (&*port.protocol, port.port)).collect();
-        let share = Share { key: balancer.sharing_key.as_deref(), ports };
+        let share = Share { key: balancer.shares_by(), ports };
         let adoption = Adoption::of(cluster, pools, &object, service, balancer, &claimant.given);
         let claimant = Claimant { share, adoption, ..claimant };
         Some(match claimant.adoption.hold {
@@ -182,6 +182,7 @@ fn service_claim<'a>(
     for address in &balancer.addresses {
         claimant.wants(*address);
     }
+    claimant.refused.extend(contradiction(balancer));
     if !balancer.addresses.is_empty() || !balancer.field.is_empty() {
         return claimant;
     }
@@ -196,6 +197,27 @@ fn service_claim<'a>(
     };
     claimant.slots = wishes.iter().map(slot).collect();
     claimant
+}
+
+/// Returns what of a Service's request by value contradicts the rest of it, as MetalLB sees it, and why.
+fn contradiction(balancer: &LoadBalancerSpec) -> Option<(String, String)> {
+    if let Some(alone) = &balancer.also_asked {
+        let what = format!("it asks for {alone} by spec.loadBalancerIP too: one of both has to go");
+        return Some((alone.to_string(), what));
+    }
+    let asks = |is_v4: bool| balancer.addresses.iter().any(|address| address.is_ipv4() == is_v4);
+    let has = |is_v4: bool| balancer.families.iter().any(|wish| wish.is_v4 == is_v4);
+    if balancer.addresses.is_empty() || balancer.families.is_empty() {
+        return None;
+    }
+    let differs = [true, false].into_iter().find(|is_v4| asks(*is_v4) != has(*is_v4))?;
+    let family = if differs { "IPv4" } else { "IPv6" };
+    let what = match has(differs) {
+        true => format!("none of them is {family}, which is in spec.ipFamilies"),
+        false => format!("one of them is {family}, which is not in spec.ipFamilies"),
+    };
+    let asked: Vec<String> = balancer.addresses.iter().map(IpAddr::to_string).collect();
+    Some((asked.join(","), what))
 }
 
 impl<'a> Claimant<'a> {
@@ -293,49 +315,6 @@ impl<'a> Claimant<'a> {
         ObjectRef { kind: self.kind, name: self.name.clone() }
     }
 
-    /// Why it has no address, or not one of each family, and what to do.
-    pub(super) fn lack(&self, pools: &Pools<'_>) -> (String, &'static str) {
-        let (whose, add) = match &self.from.pool {
-            Some(pool) => (format!("the pool {pool}"), "add a range to the pool, or name another one"),
-            None => ("the installation".to_owned(), "add a range to the chart's values"),
-        };
-        let offers = |is_v4| self.pools.iter().any(|index| pools.offers(*index, is_v4));
-        let lacking = self.slots.iter().find_map(|slot| match slot.wish {
-            Wish::Any { is_v4 } if slot.got.is_none() => Some(is_v4),
-            _ => None,
-        });
-        let is_closed = self.pools.iter().all(|index| pools.is_closed(*index));
-        if let Some(why) = pools.closed().filter(|_| is_closed) {
-            return (why, "remove MetalLB, or ask for addresses of the chart's ranges");
-        }
-        let family = if lacking == Some(false) { "IPv6" } else { "IPv4" };
-        match (lacking, self.home(pools)) {
-            _ if !offers(true) && !offers(false) => (format!("{whose} has no address ranges"), add),
-            (Some(is_v4), _) if !offers(is_v4) => (format!("{whose} has no {family} address range"), add),
-            (Some(is_v4), Some(home)) if !pools.offers(home, is_v4) => {
-                let home = pools.name(home);
-                let what =
-                    format!("its other address is of {home}, with no {family} range: both come from one");
-                (what, "name a pool with both families, or ask for addresses by value")
-            }
-            (None, _) if self.slots.is_empty() => {
-                let what = "none of its listeners can be served: it needs no address";
-                (what.to_owned(), "add a TLS or TCP listener")
-            }
-            _ => (format!("all addresses of {whose}'s ranges are in use"), add),
-        }
-    }
-
-    /// Returns why a Service has no address of a family that it can do without.
-    fn spare(&self, pools: &Pools<'_>) -> Option<String> {
-        let is_lacking = |slot: &&Slot| slot.got.is_none() && matches!(slot.wish, Wish::Spare { .. });
-        let slot = self.slots.iter().filter(|_| self.kind == Kind::Service).find(is_lacking)?;
-        let family = if slot.open()? { "IPv4" } else { "IPv6" };
-        let home =
-            self.home(pools).map_or_else(|| "any pool".to_owned(), |home| pools.name(home).to_string());
-        Some(format!("no free {family} address in {home}"))
-    }
-
     /// Returns the name of MetalLB's pool that an address of a Service is of.
     fn pool_of(&self, ledger: &Ledger<'_>, address: IpAddr) -> Option<Arc<str>> {
         let service = ledger.cluster.services.get(self.name).filter(|_| self.kind == Kind::Service)?;
@@ -353,7 +332,8 @@ impl<'a> Claimant<'a> {
             let has_moved = self.adoption.has_moved;
             return Allocation { addresses, problem, is_held: true, has_moved, ..Allocation::default() };
         }
-        let lacks_any = self.slots.iter().any(|s| s.got.is_none() && matches!(s.wish, Wish::Any { .. }));
+        let lacks_any = !self.has_other_family()
+            && self.slots.iter().any(|s| s.got.is_none() && matches!(s.wish, Wish::Any { .. }));
         let (reason, problem) = if let Some((value, first)) = self.refused.first() {
             let why: Vec<&str> = self.refused.iter().map(|(_, why)| &**why).collect();
             let what = if self.refused.len() == 1 { first.clone() } else { why.join("; ") };

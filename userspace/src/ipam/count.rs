@@ -4,20 +4,45 @@ use crate::model::cluster::AddressRange;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Whether an address is given only to who asks for it by value: IPv4 addresses that end in 0 or 255, which some take for those of a
-/// network, and IPv6 addresses that end in 64 zero bits, the anycast address of a subnet's routers (RFC 4291 section 2.6.1). A range
-/// of one address means that one.
-pub(super) fn is_left_out(range: &AddressRange, address: IpAddr) -> bool {
-    !range.is_single()
-        && match address {
-            IpAddr::V4(address) => matches!(address.octets()[3], 0 | 255),
-            IpAddr::V6(address) => address.to_bits() << 64 == 0,
+/// Which addresses of its ranges a pool gives only to who asks for them by value, or to nobody.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeftOut {
+    /// None.
+    Nothing,
+    /// Those that MetalLB's `avoidBuggyIPs` means: IPv4 addresses that end in 0 or 255, also of a range of one. Nobody gets them.
+    Buggy,
+    /// Those too which some take for the address of a network, of the chart's ranges: also IPv6 addresses that end in 64 zero bits, the
+    /// anycast address of a subnet's routers (RFC 4291 section 2.6.1). A range of one address means that one.
+    Ends,
+}
+
+impl LeftOut {
+    /// Whether an address of a range is one of them.
+    pub(super) fn has(self, range: &AddressRange, address: IpAddr) -> bool {
+        match (self, address) {
+            (Self::Nothing, _) | (Self::Buggy, IpAddr::V6(_)) => false,
+            (Self::Ends, _) if range.is_single() => false,
+            (_, IpAddr::V4(address)) => matches!(address.octets()[3], 0 | 255),
+            (Self::Ends, IpAddr::V6(address)) => address.to_bits() << 64 == 0,
         }
+    }
+
+    /// The number of those from `first` to `last`, of a range.
+    fn count(self, range: &AddressRange, first: u128, last: u128) -> u128 {
+        // Of those from 0 to below `end`.
+        let below = |end: u128| match (self, range.first.is_ipv4()) {
+            (Self::Nothing, _) | (Self::Buggy, false) => 0,
+            (Self::Ends, _) if range.is_single() => 0,
+            (_, true) => end.div_ceil(256) + end / 256,
+            (Self::Ends, false) => (end >> 64) + u128::from(end << 64 != 0),
+        };
+        below(last + 1) - below(first)
+    }
 }
 
 /// Returns the number of addresses of a range that are given to who asks for none by value. `excluded`: networks of which none is
 /// given, each address in one of them at most.
-pub(super) fn count(range: &AddressRange, leaves_out_ends: bool, excluded: &[IpNet]) -> u128 {
+pub(super) fn count(range: &AddressRange, left_out: LeftOut, excluded: &[IpNet]) -> u128 {
     let (first, last) = (bits(range.first), bits(range.last));
     let mut left = vec![(first, last)];
     for net in excluded.iter().filter(|net| net.network().is_ipv4() == range.first.is_ipv4()) {
@@ -29,19 +54,7 @@ pub(super) fn count(range: &AddressRange, leaves_out_ends: bool, excluded: &[IpN
         };
         left = left.into_iter().flat_map(cut).collect();
     }
-    let leaves_out_ends = leaves_out_ends && !range.is_single();
-    let ends = |first, last| if leaves_out_ends { ends(first, last, range.first.is_ipv4()) } else { 0 };
-    left.into_iter().map(|(first, last)| last - first + 1 - ends(first, last)).sum()
-}
-
-/// The number of addresses from `first` to `last` for which [`is_left_out`] holds.
-fn ends(first: u128, last: u128, is_v4: bool) -> u128 {
-    // Of those from 0 to below `end`.
-    let below = |end: u128| match is_v4 {
-        true => end.div_ceil(256) + end / 256,
-        false => (end >> 64) + u128::from(end << 64 != 0),
-    };
-    below(last + 1) - below(first)
+    left.into_iter().map(|(first, last)| last - first + 1 - left_out.count(range, first, last)).sum()
 }
 
 fn bits(address: IpAddr) -> u128 {
@@ -58,22 +71,27 @@ mod tests {
 
     #[test]
     fn each_address_is_counted_unless_it_is_left_out_or_excluded() {
-        let of = |text: &str, leaves_out_ends, excluded: &[&str]| {
+        let of = |text: &str, left_out, excluded: &[&str]| {
             let excluded: Vec<IpNet> = excluded.iter().map(|net| net.parse().unwrap()).collect();
-            count(&range(text), leaves_out_ends, &excluded)
+            count(&range(text), left_out, &excluded)
         };
-        assert_eq!(of("192.0.2.0-192.0.2.255", false, &[]), 256);
-        assert_eq!(of("192.0.2.0-192.0.2.255", true, &[]), 254);
-        assert_eq!(of("192.0.2.255-192.0.3.0", true, &[]), 0);
-        assert_eq!(of("192.0.2.255-192.0.2.255", true, &[]), 1);
+        use LeftOut::{Buggy, Ends, Nothing};
+        assert_eq!(of("192.0.2.0-192.0.2.255", Nothing, &[]), 256);
+        assert_eq!(of("192.0.2.0-192.0.2.255", Ends, &[]), 254);
+        assert_eq!(of("192.0.2.255-192.0.3.0", Ends, &[]), 0);
+        assert_eq!(of("192.0.2.255-192.0.2.255", Ends, &[]), 1);
         assert_eq!(
-            of("192.0.2.0-192.0.3.255", false, &["192.0.2.128/25", "192.0.3.1/32", "2001:db8::/32"]),
+            of("192.0.2.0-192.0.3.255", Nothing, &["192.0.2.128/25", "192.0.3.1/32", "2001:db8::/32"]),
             383
         );
-        assert_eq!(of("192.0.2.0-192.0.3.255", true, &["192.0.2.128/25", "192.0.3.1/32"]), 380);
-        assert_eq!(of("192.0.2.0-192.0.2.9", true, &["192.0.0.0/16"]), 0);
-        assert_eq!(of("2001:db8::-2001:db8:0:1::", true, &[]), (1 << 64) - 1);
-        assert_eq!(of("2001:db8::1-2001:db8::9", true, &["2001:db8::8/125"]), 7);
+        assert_eq!(of("192.0.2.0-192.0.3.255", Ends, &["192.0.2.128/25", "192.0.3.1/32"]), 380);
+        assert_eq!(of("192.0.2.0-192.0.2.9", Ends, &["192.0.0.0/16"]), 0);
+        assert_eq!(of("2001:db8::-2001:db8:0:1::", Ends, &[]), (1 << 64) - 1);
+        // What MetalLB leaves out is IPv4 only, and also the one of a range.
+        assert_eq!(of("192.0.2.0-192.0.2.255", Buggy, &[]), 254);
+        assert_eq!(of("192.0.2.255-192.0.2.255", Buggy, &[]), 0);
+        assert_eq!(of("2001:db8::-2001:db8:0:1::", Buggy, &[]), (1 << 64) + 1);
+        assert_eq!(of("2001:db8::1-2001:db8::9", Ends, &["2001:db8::8/125"]), 7);
     }
 
     /// The same by looking at each address.
@@ -84,8 +102,12 @@ mod tests {
         {
             let base = 0xc000_0000;
             let addresses = (base + first..=base + last).map(|bits| IpAddr::V4(bits.into()));
-            let expected = addresses.filter(|address| is_left_out(&wide, *address)).count() as u128;
-            assert_eq!(ends((base + first).into(), (base + last).into(), true), expected, "{first} {last}");
+            let expected = addresses.filter(|address| LeftOut::Ends.has(&wide, *address)).count() as u128;
+            assert_eq!(
+                LeftOut::Ends.count(&wide, (base + first).into(), (base + last).into()),
+                expected,
+                "{first} {last}"
+            );
         }
     }
 }

@@ -114,6 +114,6 @@ impl Ledger<'_> {
             let may = claimant.name.namespace != owner.name.namespace || own.is_adopted && other.is_adopted;
             may && is_granted && self.cluster.possession.of_object(&object()).any(|had| had == address)
         };
-        has_it && (own.sharing_key.is_some() && own.sharing_key == other.sharing_key || both_granted())
+        has_it && (own.sharing_key.is_some() && own.shares_by() == other.shares_by() || both_granted())
     }
 }

@@ -18,6 +18,8 @@ mod adopt;
 mod claimant;
 /// Addresses that objects of several namespaces have.
 mod crossing;
+/// Why an object has no address, or not all that it wants.
+mod lack;
 /// Which addresses of a range go only to who asks for them by value, and how many are left.
 mod count;
 /// Which addresses may be assigned at all, of which pool, and the next free one.
@@ -36,6 +38,8 @@ mod pool_tests;
 mod service_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod witness_tests;
 
 use crate::model::cluster::{AddressHold, GatewaySpec};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
@@ -189,16 +193,23 @@ impl<'a> Ledger<'a> {
     /// Gives an object the addresses that it requests by value, and those it has in status and may keep.
     fn settle(&mut self, claimant: &mut Claimant<'a>) {
         let mut slots = std::mem::take(&mut claimant.slots);
+        let exact = slots.iter().filter_map(|slot| match slot.wish {
+            Wish::Exactly(address) => Some((address, self.objection(claimant, address)?)),
+            Wish::Any { .. } | Wish::Spare { .. } => None,
+        });
+        let refused: Vec<(IpAddr, String)> = exact.collect();
         for slot in &mut slots {
             let Wish::Exactly(address) = slot.wish else { continue };
-            match self.objection(claimant, address) {
-                None => {
-                    slot.got = Some(address);
-                    self.own(claimant, address);
-                }
-                Some(why) => claimant.refused.push((address.to_string(), why)),
+            // As with MetalLB, a Service gets all that it asks for or nothing, but for what it has.
+            let is_whole =
+                refused.is_empty() && claimant.refused.is_empty() || claimant.kind != Kind::Service;
+            let is_refused = refused.iter().any(|(other, _)| *other == address);
+            if !is_refused && (is_whole || claimant.given.contains(&address)) {
+                slot.got = Some(address);
+                self.own(claimant, address);
             }
         }
+        claimant.refused.extend(refused.into_iter().map(|(address, why)| (address.to_string(), why)));
         for address in &claimant.given {
             let free = slots.iter_mut().find(|slot| {
                 slot.got.is_none()
@@ -228,30 +239,20 @@ impl<'a> Ledger<'a> {
         claimant.slots = slots;
     }
 
-    /// Gives an object addresses that it shares, then those that are still free: all of the pool of which it has one, or else of the
-    /// first that has all that it needs.
+    /// Gives an object addresses, shared or free: all of the pool of which it has one, or else of the first that has all that it needs.
     fn fill(&mut self, claimant: &mut Claimant<'a>) {
         if claimant.adoption.hold.is_some() || self.cluster.address_hold != AddressHold::Nothing {
             return;
-        }
-        for at in 0..claimant.slots.len() {
-            let Some(is_v4) = claimant.slots[at].open() else { continue };
-            let indices = claimant.indices(&self.pools);
-            if let Some(address) =
-                self.shares.find(&claimant.name.namespace, &claimant.share, is_v4, &indices)
-            {
-                self.give(claimant, at, address);
-            }
         }
         let open = claimant.slots.iter().filter_map(|slot| Some((slot.open()?, slot.is_needed())));
         let open: Vec<(bool, bool)> = open.collect();
         if open.is_empty() {
             return;
         }
-        let Some(index) = self.choose(&claimant.indices(&self.pools), &open) else { return };
+        let Some(index) = self.choose(claimant, &open) else { return };
         for at in 0..claimant.slots.len() {
             let Some(is_v4) = claimant.slots[at].open() else { continue };
-            if let Some(address) = self.next(index, is_v4) {
+            if let Some(address) = self.next(claimant, index, is_v4) {
                 self.give(claimant, at, address);
             }
         }
@@ -263,11 +264,15 @@ impl<'a> Ledger<'a> {
     }
 
     /// Returns the pool that an object gets the rest of its addresses of. `wished`: families, IPv4 or else IPv6, and whether it is
-    /// incomplete without. Of pools of one rank, as MetalLB does, one that also has what it is complete without comes first.
-    fn choose(&mut self, indices: &[PoolIndex], wished: &[(bool, bool)]) -> Option<PoolIndex> {
+    /// incomplete without. As MetalLB does, of pools of one rank one that also has what it is complete without comes first, and a Service
+    /// that requires both families gets both or nothing; one that prefers both has the other one rather than none of these pools.
+    fn choose(&mut self, claimant: &Claimant<'a>, wished: &[(bool, bool)]) -> Option<PoolIndex> {
+        let indices = claimant.indices(&self.pools);
         let ranks: Vec<&[PoolIndex]> =
             indices.chunk_by(|one, next| self.pools.rank(*one) == self.pools.rank(*next)).collect();
-        let mut has = |index: &PoolIndex, is_v4: &bool| self.next(*index, *is_v4).is_some();
+        let is_service = claimant.kind == Kind::Service;
+        let has_spare = wished.iter().any(|(_, is_needed)| !is_needed);
+        let mut has = |index: &PoolIndex, is_v4: &bool| self.next(claimant, *index, *is_v4).is_some();
         for rank in ranks {
             for counts_spare in [true, false] {
                 let mut has_all = |index: &PoolIndex| {
@@ -278,13 +283,25 @@ impl<'a> Ledger<'a> {
                     return Some(index);
                 }
             }
+            let mut has_any = |index: &PoolIndex| wished.iter().any(|(is_v4, _)| has(index, is_v4));
+            if let Some(index) = rank.iter().copied().find(|index| is_service && has_spare && has_any(index))
+            {
+                return Some(index);
+            }
         }
-        indices.iter().copied().find(|index| wished.iter().any(|(is_v4, _)| has(index, is_v4)))
+        let mut has_any = |index: &PoolIndex| wished.iter().any(|(is_v4, _)| has(index, is_v4));
+        indices.iter().copied().find(|index| !is_service && has_any(index))
     }
 
-    fn next(&mut self, index: PoolIndex, is_v4: bool) -> Option<IpAddr> {
-        let Self { pools, owners, holders, .. } = self;
-        pools.next(index, is_v4, |address| owners.contains_key(&address) || holders.contains_key(&address))
+    /// Returns the first address of a pool and family that is free, or that others share with it.
+    fn next(&mut self, claimant: &Claimant<'a>, index: PoolIndex, is_v4: bool) -> Option<IpAddr> {
+        let Self { pools, owners, holders, shares, .. } = self;
+        let free = pools
+            .next(index, is_v4, |address| owners.contains_key(&address) || holders.contains_key(&address));
+        let shared =
+            shares.find(&claimant.name.namespace, &claimant.share, is_v4, pools.ranges(index, is_v4));
+        let in_order = |address: &IpAddr| (pools.range_of(index, *address), *address);
+        free.into_iter().chain(shared).min_by_key(in_order)
     }
 
     /// Returns why an object may not have an address that it requests; `None`: it may.
@@ -302,6 +319,9 @@ impl<'a> Ledger<'a> {
                 && !holding.iter().any(|index| claimant.pools.contains(index))
             {
                 return Some(format!("{address} is in {named}, not in the pool {asked}"));
+            }
+            if !keeps && holding.iter().all(|index| self.pools.avoids(*index, address)) {
+                return Some(format!("{address} is one that {named} leaves out (avoidBuggyIPs)"));
             }
             if !keeps && !self.may_have(claimant, address) {
                 return Some(format!("{address} is in {named}, which does not admit it"));
@@ -362,8 +382,8 @@ impl<'a> Ledger<'a> {
         // Those that the chart shares go only to who asks for them by value.
         if !self.cluster.policy.shared.contains(&address) {
             let crosses = self.pools.share_across_namespaces(address);
-            let pools = self.pools.holding(address);
-            self.shares.note(&claimant.name.namespace, &claimant.share, (address, pools), crosses);
+            let ranges = self.pools.holding(address).filter_map(|index| self.pools.range_of(index, address));
+            self.shares.note(&claimant.name.namespace, &claimant.share, (address, ranges), crosses);
         }
     }
 }

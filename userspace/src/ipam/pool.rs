@@ -1,7 +1,7 @@
 //! Which addresses may be assigned at all, of which pool, and the next free one.
 
 use super::PoolUse;
-use super::count::{count, is_left_out};
+use super::count::{LeftOut, count};
 use crate::model::cluster::{AddressRange, Policy, PoolScope, PoolSpec, PoolWish};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use ipnet::IpNet;
@@ -19,6 +19,9 @@ pub(super) struct Pools<'a> {
 
 /// Index of a pool among all.
 pub(super) type PoolIndex = usize;
+
+/// A pool, and which of its ranges.
+pub(super) type RangeIndex = (PoolIndex, usize);
 
 /// Ranges, read from first to last.
 struct Pool<'a> {
@@ -83,6 +86,18 @@ impl<'a> Pools<'a> {
         self.pools[index].ranges.iter().any(|range| range.holds(address))
     }
 
+    /// Returns the first range of a pool that has an address.
+    pub(super) fn range_of(&self, index: PoolIndex, address: IpAddr) -> Option<RangeIndex> {
+        let at = self.pools[index].ranges.iter().position(|range| range.holds(address))?;
+        Some((index, at))
+    }
+
+    /// Returns a pool's ranges of a family, in order.
+    pub(super) fn ranges(&self, index: PoolIndex, is_v4: bool) -> impl Iterator<Item = RangeIndex> {
+        let ranges = self.pools[index].ranges.iter().enumerate();
+        ranges.filter(move |(_, range)| range.first.is_ipv4() == is_v4).map(move |(at, _)| (index, at))
+    }
+
     /// Returns the pools with an address: several, where they overlap.
     pub(super) fn holding(&self, address: IpAddr) -> impl Iterator<Item = PoolIndex> {
         (0..self.pools.len()).filter(move |index| self.holds(*index, address))
@@ -134,7 +149,7 @@ impl<'a> Pools<'a> {
         let excluded = IpNet::aggregate(&self.cluster.policy.excluded);
         let size = |spec: &PoolSpec, is_v4: bool| {
             let ranges = spec.ranges.iter().filter(|range| range.first.is_ipv4() == is_v4);
-            let counts = ranges.map(|range| count(range, spec.leaves_out_ends, &excluded));
+            let counts = ranges.map(|range| count(range, left_out(Some(spec)), &excluded));
             counts.fold(0_u64, |sum, count| sum.saturating_add(u64::try_from(count).unwrap_or(u64::MAX)))
         };
         let of = |(pool, assigned): (&Pool<'_>, [u64; 2])| {
@@ -173,6 +188,14 @@ impl<'a> Pools<'a> {
         Some(format!("{address} is in {net}, a range of nodes, pods or Services"))
     }
 
+    /// Whether a pool gives an address to nobody: MetalLB refuses it also to who asks for it by value.
+    pub(super) fn avoids(&self, index: PoolIndex, address: IpAddr) -> bool {
+        let Pool { spec, ranges, .. } = &self.pools[index];
+        let left_out = left_out(*spec);
+        left_out == LeftOut::Buggy
+            && ranges.iter().any(|range| range.holds(address) && left_out.has(range, address))
+    }
+
     /// Returns the next address of a pool and family that may be assigned and for which `taken` returns `false`. The search never goes
     /// back, so between two calls the set of taken addresses may only grow.
     pub(super) fn next(
@@ -186,14 +209,14 @@ impl<'a> Pools<'a> {
         }
         let policy = &self.cluster.policy;
         let Pool { spec, ranges, v4, v6 } = &mut self.pools[index];
-        let leaves_out_ends = spec.is_none_or(|spec| spec.leaves_out_ends);
+        let left_out = left_out(*spec);
         let cursor = if is_v4 { v4 } else { v6 };
         loop {
             let range = ranges.get(cursor.range)?;
             let from = cursor.next.unwrap_or(range.first);
-            let is_left_out = |address| leaves_out_ends && is_left_out(range, address);
-            let is_free =
-                |address| !taken(address) && !policy.shared.contains(&address) && !is_left_out(address);
+            let is_free = |address| {
+                !taken(address) && !policy.shared.contains(&address) && !left_out.has(range, address)
+            };
             let found =
                 (range.first.is_ipv4() == is_v4).then(|| free(range, from, policy, is_free)).flatten();
             match found {
@@ -204,6 +227,15 @@ impl<'a> Pools<'a> {
                 None => *cursor = Cursor { range: cursor.range + 1, next: None },
             }
         }
+    }
+}
+
+/// Which addresses a pool leaves out; `None`: the chart's ranges.
+fn left_out(spec: Option<&PoolSpec>) -> LeftOut {
+    match spec {
+        None => LeftOut::Ends,
+        Some(spec) if spec.leaves_out_ends => LeftOut::Buggy,
+        Some(_) => LeftOut::Nothing,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Services that share an address by a key of MetalLB, each with ports of its own: of one namespace, or of several where the address
 //! is of a pool that says so.
 
-use super::pool::PoolIndex;
+use super::pool::RangeIndex;
 use foldhash::HashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,9 +11,13 @@ use std::net::IpAddr;
 #[derive(Clone, Default)]
 pub(super) struct Share<'a> {
     /// Shared with those that say the same; `None`: with nobody who does not ask for the address by value.
-    pub(super) key: Option<&'a str>,
+    pub(super) key: Option<Key<'a>>,
     pub(super) ports: BTreeSet<Port<'a>>,
 }
+
+/// The key as written, and of Services whose nodes take connections for their own pods only, the selector of these: MetalLB lets only
+/// those share an address that have the same pods, for it is announced by the nodes of these.
+pub(super) type Key<'a> = (&'a str, &'a str);
 
 /// The most ports by which addresses are found: the rest of them is compared at each.
 const DEPTH: usize = 4;
@@ -38,8 +42,8 @@ pub(super) struct Shares<'a> {
 struct Realm<'a> {
     /// `None`: several namespaces may.
     namespace: Option<&'a str>,
-    key: &'a str,
-    pool: PoolIndex,
+    key: Key<'a>,
+    range: RangeIndex,
     is_v4: bool,
 }
 
@@ -73,7 +77,7 @@ struct Tenancy<'a> {
     crosses: bool,
     /// Whether others do.
     is_crossed: bool,
-    key: Option<&'a str>,
+    key: Option<Key<'a>>,
     ports: BTreeSet<Port<'a>>,
     /// Where it is found by the key of the first.
     realms: Vec<Realm<'a>>,
@@ -142,19 +146,19 @@ impl Share<'_> {
 }
 
 impl<'a> Shares<'a> {
-    /// An object has an address, which is of these pools. `crosses`: whether objects of other namespaces may share it.
+    /// An object has an address, which is in these ranges. `crosses`: whether objects of other namespaces may share it.
     pub(super) fn note(
         &mut self,
         namespace: &'a str,
         share: &Share<'a>,
-        (address, pools): (IpAddr, impl Iterator<Item = PoolIndex>),
+        (address, ranges): (IpAddr, impl Iterator<Item = RangeIndex>),
         crosses: bool,
     ) {
         let key = share.key;
         let tenancy = self.at.entry(address).or_insert_with(|| {
             let (namespace_only, is_v4) = ((!crosses).then_some(namespace), address.is_ipv4());
-            let realm = |(pool, key)| Realm { namespace: namespace_only, key, pool, is_v4 };
-            let realms: Vec<Realm<'a>> = pools.filter_map(|pool| Some(realm((pool, key?)))).collect();
+            let realm = |(range, key)| Realm { namespace: namespace_only, key, range, is_v4 };
+            let realms: Vec<Realm<'a>> = ranges.filter_map(|range| Some(realm((range, key?)))).collect();
             for realm in &realms {
                 let keyed = self.keyed.entry(*realm).or_default();
                 keyed.all.insert(address);
@@ -191,24 +195,21 @@ impl<'a> Shares<'a> {
         self.at.get(&address).is_some_and(|tenancy| tenancy.admits(namespace, share))
     }
 
-    /// Returns the first address of a family, in one of these pools, that others have and that it may have, too.
+    /// Returns the first address of a family, in the first of these ranges that has one, that others have and that it may have, too.
     pub(super) fn find(
         &mut self,
         namespace: &'a str,
         share: &Share<'a>,
         is_v4: bool,
-        pools: &[PoolIndex],
+        mut ranges: impl Iterator<Item = RangeIndex>,
     ) -> Option<IpAddr> {
         let key = share.key?;
-        let mut found = None;
-        for pool in pools {
-            for namespace_only in [Some(namespace), None] {
-                let realm = Realm { namespace: namespace_only, key, pool: *pool, is_v4 };
-                let first = self.find_in(&realm, namespace, share);
-                found = found.into_iter().chain(first).min();
-            }
-        }
-        found
+        ranges.find_map(|range| {
+            let of = |namespace| Realm { namespace, key, range, is_v4 };
+            let [own, others] =
+                [Some(namespace), None].map(|whose| self.find_in(&of(whose), namespace, share));
+            own.into_iter().chain(others).min()
+        })
     }
 
     /// Of many addresses, those where ports that it shares with many are taken are passed over once for all objects with these: with one
@@ -264,18 +265,18 @@ mod tests {
     }
 
     fn ports(numbers: &[u32]) -> Share<'static> {
-        Share { key: Some("k"), ports: numbers.iter().map(|number| ("TCP", *number as u16)).collect() }
+        Share { key: Some(("k", "")), ports: numbers.iter().map(|number| ("TCP", *number as u16)).collect() }
     }
 
     /// Gives each Service, of a pool and with these ports, an address that it shares or a new one. Returns the looks that took.
-    fn looks(services: impl Iterator<Item = (PoolIndex, Share<'static>)>) -> (usize, usize) {
+    fn looks(services: impl Iterator<Item = (usize, Share<'static>)>) -> (usize, usize) {
         let (mut shares, mut assigned) = (Shares::default(), 0);
         for (pool, share) in services {
-            let address = shares.find("a", &share, true, &[pool]).unwrap_or_else(|| {
+            let address = shares.find("a", &share, true, [(pool, 0)].into_iter()).unwrap_or_else(|| {
                 assigned += 1;
                 address(assigned)
             });
-            shares.note("a", &share, (address, [pool].into_iter()), false);
+            shares.note("a", &share, (address, [(pool, 0)].into_iter()), false);
         }
         assert!(shares.keyed.values().all(|keyed| sets(keyed) <= SETS));
         (shares.looks, assigned as usize)
@@ -291,7 +292,7 @@ mod tests {
         let n = MANY as usize;
         // A look for each address, at most, and the root of their number for each Service.
         let most = 4 * n + 2 * n * n.isqrt();
-        let all = |share: fn(u32) -> (PoolIndex, Share<'static>)| looks((0..MANY).map(share));
+        let all = |share: fn(u32) -> (usize, Share<'static>)| looks((0..MANY).map(share));
         let (same_port, addresses) = all(|_| (0, ports(&[443])));
         assert_eq!(addresses, n, "none can share");
         assert!(same_port <= 4 * n, "{same_port}");
@@ -339,10 +340,10 @@ mod tests {
         let mut shares = Shares::default();
         let mut most = 0;
         for (share, new) in all.zip(1..) {
-            let found = shares.find("a", &share, true, &[0]);
+            let found = shares.find("a", &share, true, [(0, 0)].into_iter());
             let admits = |one: &IpAddr| shares.admit("a", &share, *one);
             assert_eq!(found, shares.at.keys().copied().filter(admits).min());
-            shares.note("a", &share, (found.unwrap_or(address(new)), [0].into_iter()), false);
+            shares.note("a", &share, (found.unwrap_or(address(new)), [(0, 0)].into_iter()), false);
             most = most.max(shares.keyed.values().map(sets).max().unwrap_or_default());
         }
         assert!((SETS / 2..=SETS).contains(&most), "{most}");
@@ -358,16 +359,20 @@ mod tests {
         for _ in 0..60 {
             let (mut shares, mut assigned, mut found_any) = (Shares::default(), 0, 0);
             let crosses = |address: IpAddr| address.to_string().ends_with(['1', '3', '5']);
-            let pool = |address: IpAddr| usize::from(address.to_string().ends_with(['1', '2', '6']));
+            let range = |address: IpAddr| (0, usize::from(address.to_string().ends_with(['1', '2', '6'])));
             for _ in 0..150 {
                 let namespace = ["a", "b"][dice(2) as usize];
                 let mut share = ports(&[dice(12), dice(12), dice(6)][dice(2) as usize..]);
-                share.key = [Some("k"), Some("k"), Some("l"), None][dice(4) as usize];
-                let pools: &[PoolIndex] = [&[0][..], &[1], &[0, 1], &[1, 0]][dice(4) as usize];
+                share.key =
+                    [Some(("k", "")), Some(("k", "app=web")), Some(("l", "")), None][dice(4) as usize];
+                let ranges: &[RangeIndex] =
+                    [&[(0, 0)][..], &[(0, 1)], &[(0, 0), (0, 1)], &[(0, 1), (0, 0)]][dice(4) as usize];
                 let admits = |address: &IpAddr| shares.admit(namespace, &share, *address);
-                let is_of_pools = |address: &IpAddr| pools.contains(&pool(*address));
-                let of_all = shares.at.keys().copied().filter(|one| admits(one) && is_of_pools(one)).min();
-                let found = shares.find(namespace, &share, true, pools);
+                let first = |of: &RangeIndex| {
+                    shares.at.keys().copied().filter(|one| admits(one) && range(*one) == *of).min()
+                };
+                let of_all = ranges.iter().find_map(first);
+                let found = shares.find(namespace, &share, true, ranges.iter().copied());
                 assert_eq!(found, of_all);
                 found_any += u32::from(found.is_some());
                 // By value now and then, whatever the key.
@@ -375,7 +380,7 @@ mod tests {
                     assigned += 1;
                     address(if dice(4) == 0 { 1 + dice(assigned.into()) } else { assigned })
                 });
-                shares.note(namespace, &share, (address, [pool(address)].into_iter()), crosses(address));
+                shares.note(namespace, &share, (address, [range(address)].into_iter()), crosses(address));
             }
             assert!(found_any > 0 && assigned > 10);
         }

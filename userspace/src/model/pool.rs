@@ -124,7 +124,7 @@ pub struct PoolSpec {
     pub ranges: Vec<AddressRange>,
     /// `spec.autoAssign`: whether objects that do not ask for it get addresses of it.
     pub is_automatic: bool,
-    /// `spec.avoidBuggyIPs`: addresses that some take for those of a network are given only to who asks for them by value.
+    /// `spec.avoidBuggyIPs`: nobody gets an IPv4 address that ends in 0 or 255.
     pub leaves_out_ends: bool,
     /// `spec.serviceAllocation.priority`: the lowest first; what is 0 or not written there is the greatest number.
     pub priority: u32,

@@ -101,10 +101,22 @@ pub struct LoadBalancerSpec {
     pub from: PoolWish,
     /// Annotation `metallb.io/allow-shared-ip`: Services of its namespace that say the same may have the same address.
     pub sharing_key: Option<Arc<str>>,
+    /// `spec.selector` as text if `externalTrafficPolicy` is `Local`; else empty.
+    pub local_pods: Arc<str>,
+    /// `spec.loadBalancerIP`, if an annotation asks for addresses, too.
+    pub also_asked: Option<Arc<str>>,
     /// `spec.loadBalancerSourceRanges`, or else its annotation: whose connections are admitted; `None`: anybody's.
     pub source_ranges: Option<SourceRanges>,
     /// `spec.sessionAffinity`: which connections reach the same endpoint.
     pub affinity: Affinity,
+}
+
+impl LoadBalancerSpec {
+    /// Returns by what it may share its addresses: the key, and its pods where connections reach only those of a node. `None`: it may
+    /// not.
+    pub fn shares_by(&self) -> Option<(&str, &str)> {
+        Some((self.sharing_key.as_deref()?, &self.local_pods))
+    }
 }
 
 /// Which connections reach the same backend, while the backends stay the same.

@@ -246,7 +246,7 @@ fn what_a_service_is_refused_of_addresses_is_in_its_claims() {
         Service a/all 443 TCP 2 []
         Service a/none 443 TCP 0 [{"address":"","message":"198.51.100.1 is in none of the address ranges of the installation","port":443,"reason":"Refused"}]
         Service a/none 53/UDP UDP 0 [{"address":"","message":"port 53 is UDP: only TCP is served","port":53,"reason":"Refused"},{"address":"","message":"198.51.100.1 is in none of the address ranges of the installation","port":53,"reason":"Refused"}]
-        Service a/some 443 TCP 2 [{"address":"","message":"198.51.100.2 is in none of the address ranges of the installation","port":443,"reason":"Refused"}]"#]].assert_eq(&said(&scene.compiled().claims));
+        Service a/some 443 TCP 0 [{"address":"","message":"198.51.100.2 is in none of the address ranges of the installation","port":443,"reason":"Refused"}]"#]].assert_eq(&said(&scene.compiled().claims));
 }
 
 /// Each look for MetalLB finds other Pods, and each write of a Claim reaches every agent.

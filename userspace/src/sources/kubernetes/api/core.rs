@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// `Service.spec`
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -16,6 +17,7 @@ pub(in super::super) struct Service {
     pub(in super::super) session_affinity: Option<String>,
     pub(in super::super) session_affinity_config: Option<Value>,
     pub(in super::super) external_traffic_policy: Option<String>,
+    pub(in super::super) selector: Option<BTreeMap<String, String>>,
     pub(in super::super) ip_families: Option<Vec<String>>,
     pub(in super::super) ip_family_policy: Option<String>,
 }

@@ -116,6 +116,9 @@ fn load_balancer(
 ) -> LoadBalancerSpec {
     let annotated = ADDRESSES.iter().find_map(|name| Some((annotation(name), annotations.get(*name)?)));
     let alone = spec.load_balancer_ip.as_ref().filter(|text| !text.is_empty());
+    // Our own annotation comes before all of MetalLB's fields.
+    let of_metallb = annotated.as_ref().filter(|(field, _)| *field != annotation(ADDRESSES[0]));
+    let also_asked = of_metallb.and(alone).map(|alone| start_of(alone));
     let written = annotated.or_else(|| Some(("spec.loadBalancerIP".to_owned(), alone?)));
     let mut addresses = Vec::new();
     let mut field = String::new();
@@ -151,6 +154,8 @@ fn load_balancer(
             .find_map(|name| annotations.get(*name))
             .filter(|key| !key.is_empty())
             .map(|key| interner.of(key)),
+        local_pods: interner.of(&local_pods(spec)),
+        also_asked,
         families: families(spec),
         source_ranges: source_ranges(spec, annotations, found),
         affinity: match spec.session_affinity.as_deref() {
@@ -158,6 +163,15 @@ fn load_balancer(
             _ => Affinity::None,
         },
     }
+}
+
+/// Returns which pods take its connections, if only those of the node that they reach do.
+fn local_pods(spec: &Service) -> String {
+    if spec.external_traffic_policy.as_deref() != Some("Local") {
+        return String::new();
+    }
+    let pairs = spec.selector.iter().flatten().map(|(label, value)| format!("{label}={value}"));
+    pairs.collect::<Vec<_>>().join(",")
 }
 
 fn start_of(text: &str) -> Arc<str> {

@@ -185,6 +185,27 @@ fn the_strongest_place_for_addresses_wins() {
     assert_eq!((found, field.as_str()), (vec![ip("192.0.2.3")], "spec.loadBalancerIP"));
     let (found, field, problems) = addresses(&load_balancer("loadBalancerIP: ''", ""));
     assert_eq!((found, field.as_str(), problems.len()), (vec![], "", 0));
+    let also_asked = |spec: &str, annotations: &str| {
+        let service = service(raw(&load_balancer(spec, annotations)), &defaults(), &interner()).0;
+        service.load_balancer.unwrap().also_asked.clone()
+    };
+    // MetalLB refuses both of its own; ours comes before them.
+    assert_eq!(also_asked("loadBalancerIP: 192.0.2.3", metallb).as_deref(), Some("192.0.2.3"));
+    assert_eq!(also_asked("loadBalancerIP: 192.0.2.3", &format!("{ours}, {metallb}")), None);
+    assert_eq!(also_asked("loadBalancerIP: 192.0.2.3", ""), None);
+    assert_eq!(also_asked("loadBalancerIP: ''", metallb), None);
+}
+
+#[test]
+fn the_pods_are_part_of_the_key_where_nodes_take_connections_for_their_own_only() {
+    let pods = |spec: &str| {
+        let service = service(raw(&load_balancer(spec, "")), &defaults(), &interner()).0;
+        service.load_balancer.unwrap().local_pods.to_string()
+    };
+    let selector = "selector: {tier: db, app: web}";
+    assert_eq!(pods(&format!("externalTrafficPolicy: Local, {selector}")), "app=web,tier=db");
+    assert_eq!(pods(&format!("externalTrafficPolicy: Cluster, {selector}")), "");
+    assert_eq!(pods(selector), "");
 }
 
 #[test]
