@@ -147,6 +147,9 @@ impl Surroundings {
                 tell("VESTIBULE_PREVIOUS", release);
             }
         }
+        if needs == Needs::Witness {
+            tell("VESTIBULE_METALLB", setup::go::metallb()?);
+        }
         if needs == Needs::Cluster {
             remove_stale()?;
             let cluster = Cluster::named(&format!("test-{}", std::process::id()));

@@ -29,6 +29,9 @@ pub(crate) const SIMULATION: &str = "simulation";
 /// The level of control tests that take many minutes: fifty agents, five hundred nodes. It runs with [`SLOW`].
 pub(crate) const FLEET: &str = "fleet";
 
+/// The level that compares ours with MetalLB's own controller, for many minutes. It runs with [`SLOW`].
+pub(crate) const WITNESS: &str = "witness";
+
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "26m";
 /// The same for the slow level.
@@ -48,8 +51,12 @@ impl Level {
         }
         let mut command = self.command(&["--no-fail-fast"]);
         command.args(["--", "--show-output"]);
-        if matches!(self.name, SIMULATION | FLEET) {
+        if matches!(self.name, SIMULATION | FLEET | WITNESS) {
             command.args(["--ignored", "--nocapture"]);
+        }
+        if matches!(self.name, FLEET | WITNESS) {
+            // Both are modules of the control tests.
+            command.arg(self.name);
         }
         if self.needs == Needs::Lab {
             command.args(["--test-threads", LAB_THREADS]);
@@ -108,7 +115,7 @@ impl Level {
     }
 
     fn limit(&self) -> &'static str {
-        if matches!(self.name, SLOW | SIMULATION | FLEET) { SLOW_LIMIT } else { CI_LIMIT }
+        if matches!(self.name, SLOW | SIMULATION | FLEET | WITNESS) { SLOW_LIMIT } else { CI_LIMIT }
     }
 
     fn command(&self, options: &[&str]) -> Command {

@@ -15,6 +15,8 @@ pub(crate) enum Needs {
     Lab,
     /// Also a Kubernetes API server, which is built with Go.
     Control,
+    /// Also MetalLB's controller.
+    Witness,
     /// Also a whole cluster.
     Cluster,
 }

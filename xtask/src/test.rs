@@ -2,7 +2,7 @@
 
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
-use crate::level::{FLEET, Level, SIMULATION, SLOW};
+use crate::level::{FLEET, Level, SIMULATION, SLOW, WITNESS};
 use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{build, conformance, process, setup};
@@ -25,11 +25,12 @@ const LEVELS: &[Level] = &[
         needs: Needs::Nothing,
     },
     Level { name: FLEET, targets: &["--release", "--workspace", "--test", "control"], needs: Needs::Control },
+    Level { name: WITNESS, targets: &["--workspace", "--test", "control"], needs: Needs::Witness },
     Level { name: SLOW, targets: &["--workspace", "--test", "slow"], needs: Needs::Lab },
 ];
 
 /// Levels that run only where they are named.
-const ON_REQUEST: [&str; 3] = [FLEET, SIMULATION, SLOW];
+const ON_REQUEST: [&str; 4] = [FLEET, SIMULATION, WITNESS, SLOW];
 
 /// Runs the named levels, or all of them but [`ON_REQUEST`].
 pub(crate) fn run(names: &[String]) -> Outcome {
@@ -94,8 +95,9 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
     };
     let mut chosen = names.iter().map(level).collect::<Outcome<Vec<_>>>()?;
     if names.iter().any(|name| name == SLOW) {
-        let with_it =
-            [SIMULATION, FLEET].into_iter().filter(|with_it| names.iter().all(|name| name != with_it));
+        let with_it = [SIMULATION, FLEET, WITNESS]
+            .into_iter()
+            .filter(|with_it| names.iter().all(|name| name != with_it));
         chosen.extend(with_it.filter_map(|with_it| LEVELS.iter().find(|level| level.name == with_it)));
     }
     Ok(chosen)
@@ -142,7 +144,7 @@ mod tests {
         };
         assert_eq!(names(&[]).len(), LEVELS.len() - ON_REQUEST.len());
         assert!(ON_REQUEST.iter().all(|name| !names(&[]).contains(name)));
-        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION, FLEET]);
+        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION, FLEET, WITNESS]);
         assert_eq!(names(&[SIMULATION.to_owned()]), [SIMULATION]);
     }
 

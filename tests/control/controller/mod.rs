@@ -12,6 +12,8 @@ mod services;
 mod pools;
 /// Services that MetalLB served.
 mod adopted;
+/// MetalLB's own controller beside ours.
+mod witness;
 /// Entries of routes.
 mod routes;
 /// Claims.

@@ -29,6 +29,6 @@ mod streamed;
 pub use api_server::{ApiServer, Options};
 pub use kubectl::{Kubectl, OwnNamespace};
 pub use nodes::{Alone, Cluster, Node, Shared};
-pub use places::{gateway_definitions, helm, image, own_definitions, previous_release, promtool};
+pub use places::{gateway_definitions, helm, image, metallb, own_definitions, previous_release, promtool};
 pub use rest::{Connection, Rest};
 pub use streamed::streamed;

@@ -31,6 +31,11 @@ pub fn promtool() -> Result<PathBuf> {
     told("VESTIBULE_PROMTOOL", "control")
 }
 
+/// The controller of MetalLB.
+pub fn metallb() -> Result<PathBuf> {
+    told("VESTIBULE_METALLB", "witness")
+}
+
 /// The folder of an earlier release's binary `vestibule` and its chart `chart`; `None`: the checkout has no history to build it from.
 pub fn previous_release() -> Option<PathBuf> {
     told("VESTIBULE_PREVIOUS", "control").ok()

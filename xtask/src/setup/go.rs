@@ -11,6 +11,7 @@ use std::process::Command;
 
 const KUBERNETES: &str = "tests/cluster/hyper";
 const HELM: &str = "tests/cluster/helm";
+const METALLB: &str = "tests/cluster/metallb";
 const IMAGES: &str = "tests/cluster/images";
 const CONFORMANCE: &str = "tests/conformance";
 const ECH: &str = "tests/path/ech";
@@ -98,6 +99,18 @@ pub(crate) fn helm() -> Outcome<PathBuf> {
     let step = format!("building helm {version}");
     once(&step, &prefix.join("helm"), &[HELM], "one to three minutes", || {
         build(&step, HELM, "helm.sh/helm/v3/cmd/helm", &program, &["build", "-ldflags", "-s -w"])
+    })?;
+    Ok(program)
+}
+
+/// The controller of MetalLB, which only tests that are run by name compare ours with.
+pub(crate) fn metallb() -> Outcome<PathBuf> {
+    let module = "go.universe.tf/metallb";
+    let version = pinned(METALLB, module)?;
+    let program = folder(&format!("metallb-{version}"))?.join("bin/controller");
+    let step = format!("building the controller of MetalLB {version}");
+    once(&step, &program, &[METALLB], "one to three minutes", || {
+        build(&step, METALLB, &format!("{module}/controller"), &program, &["build", "-ldflags", "-s -w"])
     })?;
     Ok(program)
 }

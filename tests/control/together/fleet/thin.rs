@@ -22,7 +22,7 @@ use crate::process::RELEASE;
 /// Each runs its agents by turns.
 const THREADS: usize = 2;
 /// From the start of one agent to that of the next: nodes of a cluster do not boot in the same instant.
-const APART: Duration = Duration::from_millis(40);
+const APART: Duration = Duration::from_millis(100);
 
 /// The agents. They end when dropped.
 pub(in crate::together) struct Thin {
