@@ -38,6 +38,10 @@ impl ServerName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    fn is_below(&self, suffix: &Self) -> bool {
+        self.0.strip_suffix(suffix.as_str()).is_some_and(|rest| rest.ends_with('.'))
+    }
 }
 
 /// Whether it is a normalised server name for certain: what most names in a file are. The rest is for `normalise` to
@@ -97,6 +101,24 @@ impl Pattern {
             Self::Exact(_) => usize::MAX,
             Self::OneLabel(suffix) => 2 * suffix.as_str().len() + 1,
             Self::Wildcard(suffix) => 2 * suffix.as_str().len(),
+        }
+    }
+
+    /// Whether it matches every name that another one matches.
+    pub fn covers(&self, narrow: &Self) -> bool {
+        match (self, narrow) {
+            (Self::Exact(_), Self::OneLabel(_) | Self::Wildcard(_))
+            | (Self::OneLabel(_), Self::Wildcard(_)) => false,
+            (Self::Exact(wide), Self::Exact(narrow)) | (Self::OneLabel(wide), Self::OneLabel(narrow)) => {
+                wide == narrow
+            }
+            (Self::OneLabel(wide), Self::Exact(narrow)) => {
+                narrow.as_str().split_once('.').is_some_and(|(_, rest)| rest == wide.as_str())
+            }
+            (Self::Wildcard(wide), Self::Exact(narrow)) => narrow.is_below(wide),
+            (Self::Wildcard(wide), Self::OneLabel(narrow) | Self::Wildcard(narrow)) => {
+                wide == narrow || narrow.is_below(wide)
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Patterns that overlap, and patterns that are wider than others.
 
-use crate::model::{Pattern, ServerName};
+use crate::model::Pattern;
 
 /// A pattern as a key that is cheap to make: its kind, and its name or suffix. The empty wildcard matches every
 /// name.
@@ -45,34 +45,13 @@ pub(super) fn intersection<'a>(
     route: Option<&'a Pattern>,
 ) -> Option<Option<&'a Pattern>> {
     let (Some(own), Some(written)) = (listener, route) else { return Some(listener.or(route)) };
-    if covers(own, written) {
+    if own.covers(written) {
         Some(route)
-    } else if covers(written, own) {
+    } else if written.covers(own) {
         Some(listener)
     } else {
         None
     }
-}
-
-/// Whether `wide` matches every name that `narrow` matches.
-fn covers(wide: &Pattern, narrow: &Pattern) -> bool {
-    match (wide, narrow) {
-        (Pattern::Exact(_), Pattern::OneLabel(_) | Pattern::Wildcard(_))
-        | (Pattern::OneLabel(_), Pattern::Wildcard(_)) => false,
-        (Pattern::Exact(wide), Pattern::Exact(narrow))
-        | (Pattern::OneLabel(wide), Pattern::OneLabel(narrow)) => wide == narrow,
-        (Pattern::OneLabel(wide), Pattern::Exact(narrow)) => {
-            narrow.as_str().split_once('.').is_some_and(|(_, rest)| rest == wide.as_str())
-        }
-        (Pattern::Wildcard(wide), Pattern::Exact(narrow)) => is_below(narrow, wide),
-        (Pattern::Wildcard(wide), Pattern::OneLabel(narrow) | Pattern::Wildcard(narrow)) => {
-            wide == narrow || is_below(narrow, wide)
-        }
-    }
-}
-
-fn is_below(name: &ServerName, suffix: &ServerName) -> bool {
-    name.as_str().strip_suffix(suffix.as_str()).is_some_and(|rest| rest.ends_with('.'))
 }
 
 #[cfg(test)]
@@ -133,7 +112,7 @@ mod tests {
         for narrow in all.iter().filter_map(|text| pattern(text)) {
             let mut expected: Vec<Option<Pattern>> = all.iter().map(|text| pattern(text)).collect();
             expected.retain(|wide| match wide {
-                Some(wide) => *wide != narrow && covers(wide, &narrow),
+                Some(wide) => *wide != narrow && wide.covers(&narrow),
                 None => true,
             });
             expected.sort_by_key(|wide| std::cmp::Reverse(wide.as_ref().map_or(0, Pattern::width)));

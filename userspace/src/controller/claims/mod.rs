@@ -3,6 +3,8 @@
 //! A Claim changes only when what is asked or granted changes, so that its watchers see nothing else. One that was written is not
 //! written again before the watch has reported it, or some seconds have passed.
 
+/// What is to be given before it is taken from others.
+mod awaited;
 /// Which one is written next.
 mod next;
 
@@ -292,7 +294,7 @@ mod tests {
     use crate::model::claim::{
         AddressWish, AskedProtocol, ClaimBackends, Grant, Granted, OwnAddresses, Refusal, Why, Wishes,
     };
-    use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
+    use crate::model::{Claim, Kind, ObjectName, Origin, Pattern, Protocol, ServerName};
     use crate::sources::kubernetes::api::claim::ClaimAddress;
     use std::time::Duration;
 
@@ -788,6 +790,75 @@ mod tests {
                 assert!(matches!(next, Ok((_, ClaimWrite::Delete { .. }))), "{next:?}");
             }
         }
+    }
+
+    /// One hanging write of a grant kept what everybody else loses, whatever that was.
+    #[test]
+    fn what_is_lost_waits_only_for_the_grants_of_the_same() {
+        let mut scene = Scene::new();
+        scene.list();
+        let names = |name: &str, pattern: &str| {
+            let what = Granted::Names(Pattern::Exact(ServerName::new(pattern).unwrap()));
+            let at = "192.0.2.1:443".parse().unwrap();
+            Claim { grants: vec![Grant { at, protocol: Protocol::Tls, what }], ..claim(name, 443) }
+        };
+        let object = |claim: &Claim| ClaimOrigin::of(claim).unwrap().object_name();
+        let (a, b, c) = (names("a", "x.org"), names("b", "y.org"), names("c", "z.org"));
+        scene.claims.want(vec![a.clone(), b.clone(), c.clone()], BTreeSet::new(), "t1");
+        scene.send(true);
+        // One gets what the first has, and hangs. Of the third only a grant is taken.
+        let (won, less) = (names("new", "x.org"), Claim { grants: Vec::new(), ..c });
+        scene.claims.want(vec![won.clone(), less.clone()], BTreeSet::new(), "t2");
+        let mut sent = BTreeMap::new();
+        while let Ok((name, write)) = scene.claims.next(scene.now) {
+            sent.insert(name, write);
+        }
+        let expected = BTreeSet::from([object(&won), object(&b), object(&less)]);
+        assert_eq!(sent.keys().cloned().collect::<BTreeSet<_>>(), expected, "and not what loses x.org");
+        // The write of what is lost to nobody fails: it is tried again while the grant hangs.
+        scene.claims.ended(&object(&b), ClaimOutcome::Failed, scene.now);
+        scene.now += FAILURE_WAIT;
+        let Ok((again, ClaimWrite::Delete { .. })) = scene.claims.next(scene.now) else { panic!("no write") };
+        assert_eq!(again, object(&b));
+        // The grant fails: it is tried again before the first loses.
+        scene.claims.ended(&object(&won), ClaimOutcome::Failed, scene.now);
+        scene.now += FAILURE_WAIT;
+        let next = scene.claims.next(scene.now);
+        let Ok((name, ClaimWrite::Create(spec))) = next else { panic!("{next:?}") };
+        assert_eq!(name, object(&won));
+        assert!(scene.claims.next(scene.now).is_err(), "the first waits for it");
+        scene.claims.ended(&name, ClaimOutcome::Written, scene.now);
+        let stored = Stored { spec, version: "9".to_owned(), uid: "u".to_owned(), is_withdrawn: false };
+        scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
+        let Ok((last, ClaimWrite::Delete { .. })) = scene.claims.next(scene.now) else { panic!("no write") };
+        assert_eq!(last, object(&a));
+        // Before that has succeeded, a third one is to get the name: both wait, whether or not they failed.
+        scene.claims.ended(&last, ClaimOutcome::Failed, scene.now);
+        scene.now += FAILURE_WAIT;
+        let newer = names("newer", "x.org");
+        scene.claims.want(vec![newer.clone(), less], BTreeSet::new(), "t3");
+        let (name, _) = scene.claims.next(scene.now).unwrap();
+        assert_eq!(name, object(&newer));
+        assert_eq!(scene.claims.next(scene.now), Err(None));
+    }
+
+    /// Those that a webhook refuses come back all the time, and each was tried again before anything was lost.
+    #[test]
+    fn what_is_lost_comes_before_what_failed() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("a", 80)], BTreeSet::new(), "t1");
+        scene.send(true);
+        scene.claims.want([vec![claim("a", 80)], services("z", 0..4)].concat(), BTreeSet::new(), "t2");
+        for _ in 0..2 {
+            while let Ok((name, _)) = scene.claims.next(scene.now) {
+                scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
+            }
+            scene.now += FAILURE_WAIT_MAX;
+        }
+        scene.claims.want(services("z", 0..4), BTreeSet::new(), "t3");
+        let next = scene.claims.next(scene.now);
+        assert!(matches!(next, Ok((_, ClaimWrite::Delete { .. }))), "{next:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which Claim is written next: grants before losses, those that did not fail before those that did, and all by turns.
+//! Which Claim is written next: those that did not fail before those that did, grants before losses, and all by turns.
 
 use super::{ClaimWrite, Claims, SETTLED};
 use crate::controller::claim_flights::When;
@@ -10,8 +10,6 @@ use std::time::Instant;
 struct Seen {
     /// When to look again.
     soonest: Option<Instant>,
-    /// A grant is not known to be there yet, and did not fail twice: nothing is lost before.
-    waits: bool,
 }
 
 impl Seen {
@@ -38,17 +36,17 @@ impl Claims {
         self.mark.look(now);
         self.flights.look(now);
         let has_room = self.flights.have_room();
-        let mut seen = Seen { soonest: None, waits: !has_room };
+        let mut seen = Seen { soonest: None };
         let mut found = None;
         if has_room {
-            found = self.first_grant(now, &mut seen);
+            found = self.first_grant(now, &mut seen).or_else(|| self.first_loss(now, &mut seen));
         } else {
             // Those that hang make room when that is known.
             seen.at(self.flights.next_slow());
         }
         found = found.or_else(|| self.failed_grant(now, &mut seen));
-        if !seen.waits {
-            found = found.or_else(|| self.next_loss(now, &mut seen));
+        if has_room {
+            found = found.or_else(|| self.failed_loss(now));
         }
         let write = match found {
             Some(name) => {
@@ -73,17 +71,13 @@ impl Claims {
                 continue;
             }
             match self.flights.when(name, now) {
-                When::Pruned => {}
                 When::Now if self.is_loss(name) => losses.push(name.clone()),
                 When::Now if self.flights.may_try(name) => {
                     found = Some(name.clone());
                     break;
                 }
-                When::InFlight | When::Now => seen.waits |= self.flights.is_imminent(name),
-                When::At(at) => {
-                    seen.at(Some(at));
-                    seen.waits |= self.flights.is_imminent(name);
-                }
+                When::At(at) => seen.at(Some(at)),
+                When::InFlight | When::Pruned | When::Now => {}
             }
         }
         for name in done.iter().chain(&losses) {
@@ -106,17 +100,21 @@ impl Claims {
         found
     }
 
-    /// Returns the name of the next claim that only loses something. Others are written before, so that a name which changes hands
-    /// is nobody's at no time.
-    fn next_loss(&mut self, now: Instant, seen: &mut Seen) -> Option<String> {
+    /// Returns the name of the next claim that only loses something, and whose last write did not fail. What others are to get is given
+    /// before, so that a name which changes hands is nobody's at no time.
+    fn first_loss(&mut self, now: Instant, seen: &mut Seen) -> Option<String> {
+        if self.losses.is_empty() {
+            return None;
+        }
         let (mut done, mut found) = (Vec::new(), None);
+        let awaited = self.awaited();
         for name in by_turns(&self.losses, &self.last).filter(|name| !self.held.contains(*name)) {
             if !self.differs(name) {
                 done.push(name.clone());
                 continue;
             }
             match self.flights.when(name, now) {
-                When::Now if self.flights.may_try(name) => {
+                When::Now if self.flights.may_try(name) && !self.loses_to(name, &awaited) => {
                     found = Some(name.clone());
                     break;
                 }
@@ -128,9 +126,22 @@ impl Claims {
             self.losses.remove(&name);
             self.flights.settled(&name);
         }
-        let is_due =
-            |name: &String| self.losses.contains(name) && !self.held.contains(name) && self.differs(name);
-        found.or_else(|| self.flights.next_failed(now, is_due).0)
+        found
+    }
+
+    /// The same of one whose last write failed. When to try others again is known from [`Claims::first_loss`].
+    fn failed_loss(&self, now: Instant) -> Option<String> {
+        if self.losses.is_empty() {
+            return None;
+        }
+        let awaited = self.awaited();
+        let is_due = |name: &String| {
+            self.losses.contains(name)
+                && !self.held.contains(name)
+                && self.differs(name)
+                && !self.loses_to(name, &awaited)
+        };
+        self.flights.next_failed(now, is_due).0
     }
 
     /// Returns the write of the mark, if all others are written but those that wait for a kind that cannot be listed: an agent that lists
