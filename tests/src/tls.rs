@@ -100,6 +100,11 @@ impl Authority {
         })
     }
 
+    /// Its certificate as PEM.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
     /// Returns a root store that trusts only this authority.
     pub fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();

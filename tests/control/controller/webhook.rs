@@ -1,8 +1,12 @@
+use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tests::cluster::{Verdict, Webhook};
 
-use super::scene::{OBJECTS, SOON, Scene, condition};
+use super::scene::{Agent, OBJECTS, SOON, Scene, condition};
 
 /// Services of our class whose statuses and Events a webhook holds: one after the other, they would take minutes.
 const HELD: usize = 60;
@@ -36,7 +40,7 @@ fn a_webhook_that_hangs_delays_no_other_objects() {
     items.extend(held);
     scene.kubectl().apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
     // A webhook is in force a moment after it was written.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2));
     let controller = scene.controller("a");
     scene.kubectl().apply(OBJECTS).unwrap();
     scene.kubectl().apply(&service("tenant", "lb").to_string()).unwrap();
@@ -48,7 +52,7 @@ fn a_webhook_that_hangs_delays_no_other_objects() {
     });
     // It asks for no address, as those of the other namespace do.
     let events = ["-n", "tenant", "events.events.k8s.io"];
-    let is_told = |events: &serde_json::Value| {
+    let is_told = |events: &Value| {
         events["items"].as_array().unwrap().iter().any(|event| event["regarding"]["name"] == "lb")
     };
     scene.kubectl().wait_for("the other Service's Event", &events, SOON, is_told).unwrap();
@@ -56,5 +60,115 @@ fn a_webhook_that_hangs_delays_no_other_objects() {
     let conditions =
         services["items"].as_array().unwrap().iter().map(|service| &service["status"]["conditions"]);
     assert_eq!(conditions.filter(|conditions| !conditions.is_null()).count(), 0, "the webhook holds them");
+    controller.end();
+}
+
+/// Routes whose Claims the webhook holds, refuses, and admits: more of the first two than there are lanes.
+const OF_EACH: usize = 40;
+
+/// Returns a route of the tenant that asks for a name of its own.
+fn route(name: &str) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute",
+        "metadata": {"name": name, "namespace": "tenant"},
+        "spec": {"parentRefs": [{"name": "gw"}], "hostnames": [format!("{name}.example")],
+                 "rules": [{"backendRefs": [{"name": "api", "port": 443}]}]},
+    })
+}
+
+/// Returns what its entry says of being programmed.
+fn programmed(route: &Value) -> (&str, &str) {
+    let found = condition(&route["status"]["parents"][0]["conditions"], "vestibule.dev/Programmed");
+    let text = |field: &str| found[field].as_str().unwrap_or_default();
+    (text("status"), text("message"))
+}
+
+/// It holds the Claims of some tenants and refuses those of others: who comes later is served, who goes is gone, and those whose Claims
+/// are refused read why.
+#[test]
+fn a_webhook_that_holds_some_claims_and_refuses_others_delays_no_other_claim() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    let tries: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+    let asked = Arc::clone(&tries);
+    let webhook = Webhook::start(move |review| {
+        *asked.lock().unwrap().entry(review.name.clone()).or_default() += 1;
+        let route = review.name.strip_prefix("tlsroute-tenant-").unwrap_or_default();
+        match route.as_bytes().first() {
+            Some(b'a') => Verdict::Hang,
+            Some(b'b') => Verdict::Refuse(format!("{route} is not paid for")),
+            _ => Verdict::Admit,
+        }
+    })
+    .unwrap();
+    kubectl.apply(OBJECTS).unwrap();
+    let api = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "api", "namespace": "tenant"},
+                     "spec": {"ports": [{"port": 443}]}});
+    kubectl.apply(&api.to_string()).unwrap();
+    kubectl.apply(&route("gone").to_string()).unwrap();
+    let controller = scene.controller("a");
+    let _agent = Agent::start(&scene, "n1");
+    scene.report("n1", u64::MAX);
+    let is_programmed = |route: &Value| programmed(route).0 == "True";
+    scene.wait("what was there before", ["tlsroute", "gone"], is_programmed);
+    let rules = json!([{"apiGroups": ["vestibule.dev"], "apiVersions": ["*"], "operations": ["*"], "resources": ["claims"]}]);
+    kubectl.apply(&webhook.configuration("claims", &rules).to_string()).unwrap();
+    // A webhook is in force a moment after it was written.
+    std::thread::sleep(Duration::from_secs(2));
+
+    // Those that hang come first, in the order of names too.
+    let of = |first: &str| (0..OF_EACH).map(|number| route(&format!("{first}{number}"))).collect::<Vec<_>>();
+    let items = [of("a"), of("b"), of("c")].concat();
+    kubectl.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
+    let routes = ["-n", "tenant", "tlsroutes"];
+    let are = |routes: &Value, first: &str, wanted: &dyn Fn(&Value) -> bool| {
+        let routes = routes["items"].as_array().unwrap().iter();
+        let mut of_it = routes.filter(|route| route["metadata"]["name"].as_str().unwrap().starts_with(first));
+        of_it.clone().count() >= OF_EACH && of_it.all(wanted)
+    };
+    kubectl.wait_for("the others", &routes, SOON, |routes| are(routes, "c", &is_programmed)).unwrap();
+
+    // Who goes loses what nobody else asks for, however many grants hang for the first time.
+    kubectl.run(&["-n", "tenant", "delete", "tlsroute", "gone"]).unwrap();
+    let begun = Instant::now();
+    let claims = || kubectl.get(&["claims"]).unwrap()["items"].as_array().unwrap().clone();
+    let has = |claims: &[Value], prefix: &str| {
+        claims.iter().any(|claim| claim["spec"]["origin"]["name"].as_str().unwrap().starts_with(prefix))
+    };
+    for number in OF_EACH.. {
+        if !has(&claims(), "gone") {
+            break;
+        }
+        assert!(begun.elapsed() < SOON, "the Claim of what is gone waits for grants that hang");
+        kubectl.apply(&route(&format!("a{number}")).to_string()).unwrap();
+    }
+
+    let is_told = |route: &Value| {
+        let name = route["metadata"]["name"].as_str().unwrap();
+        let (status, message) = programmed(route);
+        let parts = [
+            format!("its Claim tlsroute-tenant-{name}-"),
+            r#": 403: admission webhook "claims.example.com" denied the request: "#.to_owned(),
+            format!("{name}-"),
+            " is not paid for; see which webhook".to_owned(),
+        ];
+        status == "False" && parts.iter().all(|part| message.contains(part))
+    };
+    kubectl.wait_for("why some are refused", &routes, SOON, |routes| are(routes, "b", &is_told)).unwrap();
+    let is_late = |route: &Value| programmed(route).1.contains("has not answered for");
+    kubectl.wait_for("which ones hang", &routes, SOON, |routes| are(routes, "a", &is_late)).unwrap();
+    let written = claims();
+    assert!(!has(&written, "a0") && !has(&written, "b0") && has(&written, "c0"));
+    let least = |first: &str| {
+        let tries = tries.lock().unwrap();
+        let of_it = tries.iter().filter(|(name, _)| name.starts_with(&format!("tlsroute-tenant-{first}")));
+        of_it.map(|(_, count)| *count).min()
+    };
+    assert!(least("b") >= Some(3), "each is tried again, by turns: {tries:?}");
+
+    // It goes.
+    kubectl.run(&["delete", "validatingwebhookconfiguration", "claims"]).unwrap();
+    let are_all = |routes: &Value| ["a", "b", "c"].iter().all(|first| are(routes, first, &is_programmed));
+    kubectl.wait_for("all", &routes, 2 * SOON, are_all).unwrap();
     controller.end();
 }

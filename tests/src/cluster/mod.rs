@@ -19,6 +19,8 @@ mod kubectl;
 mod rest;
 /// etcd and an API server, without nodes.
 mod api_server;
+/// An admission webhook in the test's process.
+mod webhook;
 /// Turns between tests that measure and others.
 mod turn;
 /// Three nodes, a router and a client.
@@ -32,3 +34,4 @@ pub use nodes::{Alone, Cluster, Node, Shared};
 pub use places::{gateway_definitions, helm, image, metallb, own_definitions, previous_release, promtool};
 pub use rest::{Connection, Rest};
 pub use streamed::streamed;
+pub use webhook::{Review, Verdict, Webhook};

@@ -5,6 +5,7 @@ use super::lanes::{Bounds, Group};
 use super::standing::STAYS;
 use crate::sources::kubernetes::api::claim::SETTLED;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long to wait for the watch to report a write.
@@ -15,6 +16,9 @@ pub(super) const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
 /// Writes in flight. A webhook may hang for some names only, so each is alone in its lane: those that take long share a few.
 pub(super) const LANES: Bounds =
     Bounds { own: 16, of_namespace: 1, slow: 8, alone: Some(16), all: 96, all_slow: 32 };
+
+/// The most of a reason that statuses say.
+const WHY_CHARS_MAX: usize = 512;
 
 /// When a Claim may be written.
 pub(super) enum When {
@@ -59,6 +63,8 @@ struct Pending {
     /// Something else has been wanted since the write in flight began.
     is_changed: bool,
     failures: u32,
+    /// Why it failed, as statuses say it.
+    why: Option<Arc<str>>,
     /// Not before.
     not_before: Option<Instant>,
 }
@@ -159,6 +165,25 @@ impl ClaimFlights {
         self.is_pruned(name) || self.pending.get(name).is_some_and(|pending| pending.failures > 0)
     }
 
+    /// Why it cannot be written.
+    pub(super) fn why(&self, name: &str) -> Option<Arc<str>> {
+        self.pending.get(name)?.why.clone()
+    }
+
+    /// Notes why the last write of this one failed. Returns whether that is to be said otherwise than before. The reason may differ each
+    /// time, as where it has a time in it, so the more often it failed, the longer what was said stays.
+    pub(super) fn note_why(&mut self, name: &str, why: &str) -> bool {
+        let Some(pending) = self.pending.get_mut(name) else { return false };
+        if !pending.failures.is_power_of_two() {
+            return false;
+        }
+        let why: String = why.chars().take(WHY_CHARS_MAX).collect();
+        let why = why.replace(char::is_control, " ");
+        let is_news = pending.why.as_deref() != Some(&*why);
+        pending.why = Some(why.into());
+        is_news
+    }
+
     /// Whether the API server keeps only a part of any.
     pub(super) fn prunes(&self) -> bool {
         !self.pruned.is_empty()
@@ -243,6 +268,7 @@ impl ClaimFlights {
         let wait = match outcome {
             ClaimOutcome::Written => {
                 pending.failures = 0;
+                pending.why = None;
                 NEWER_WAIT
             }
             ClaimOutcome::Pruned => FAILURE_WAIT_MAX,

@@ -79,7 +79,8 @@ pub(super) enum Request {
 /// Its result.
 pub(super) enum Done {
     Status(ObjectRef, Write, Outcome),
-    Claim(String, ClaimOutcome),
+    /// `Err`: why it failed.
+    Claim(String, Result<ClaimOutcome, String>),
     /// `Err`: why it failed.
     Announcement(Result<ClaimOutcome, String>),
     Event(Note, Told),
@@ -345,7 +346,11 @@ impl Core {
                 won.map(|lost| (object, lost))
             }
             Done::Claim(name, outcome) => {
-                self.claims.ended(&name, outcome, now);
+                match outcome {
+                    Ok(outcome) => self.claims.ended(&name, outcome, now),
+                    // Its object says why.
+                    Err(why) => self.is_touched |= self.claims.failed(&name, &why, now),
+                }
                 None
             }
             Done::Announcement(outcome) => {

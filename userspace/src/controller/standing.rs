@@ -63,20 +63,20 @@ impl Standings {
     }
 
     /// Returns what is to be said of an object that was found to be this: of what cannot be known, for some seconds, its status says what
-    /// was known before. `is_unwritten`: its Claims cannot be written.
+    /// was known before. `unwritten`: what it is where its Claims cannot be written.
     pub(super) fn bounded(
         &mut self,
         object: &ObjectRef,
         progress: Progress,
-        is_unwritten: bool,
+        unwritten: Option<Progress>,
         now: Instant,
     ) -> Progress {
-        let later = match progress {
-            Progress::Pending if is_unwritten => Progress::Unwritten,
-            Progress::Unknown => Progress::Unlisted,
-            other => {
+        let later = match (&progress, unwritten) {
+            (Progress::Pending, Some(unwritten)) => unwritten,
+            (Progress::Unknown, _) => Progress::Unlisted,
+            _ => {
                 self.less.remove(object);
-                return other;
+                return progress;
             }
         };
         let (what, since) = self.less.entry(object.clone()).or_insert_with(|| (progress.clone(), now));

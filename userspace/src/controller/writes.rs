@@ -95,7 +95,8 @@ pub(super) async fn finalizers(
 }
 
 /// Writes a Claim, provided that it is as it was known. A conflict counts as written, for the watch reports the newer one.
-pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> ClaimOutcome {
+/// `Err`: why it failed.
+pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Result<ClaimOutcome, String> {
     // Without the definition a Create fails for a long time; what is to be changed or deleted may just be gone.
     let done: &[u16] = if matches!(write, ClaimWrite::Create(_)) { &[409] } else { &[404, 409] };
     let api: Api<Claim> = Api::all(client.clone());
@@ -119,14 +120,14 @@ pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Cla
     };
     match answer {
         Ok(true) => debug!(claim = name, "written"),
-        Ok(false) => return ClaimOutcome::Pruned,
+        Ok(false) => return Ok(ClaimOutcome::Pruned),
         Err(Error::Api(status)) if done.contains(&status.code) => {}
         Err(error) => {
             warn!(claim = name, "the Claim cannot be written: {}", short(&error));
-            return ClaimOutcome::Failed;
+            return Err(short(&error));
         }
     }
-    ClaimOutcome::Written
+    Ok(ClaimOutcome::Written)
 }
 
 /// Writes what is announced, provided that it is as it was known. A conflict counts as written, for the watch reports the newer one.
@@ -194,6 +195,8 @@ pub(super) async fn withdraw(client: &Client) -> Result<Option<u64>, Error> {
 /// Returns an error of the API server as one line.
 pub(super) fn short(error: &Error) -> String {
     match error {
+        // As of a webhook that gives none.
+        Error::Api(status) if status.reason.is_empty() => format!("{}: {}", status.code, status.message),
         Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
         other => other.to_string(),
     }

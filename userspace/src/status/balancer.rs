@@ -22,7 +22,7 @@ pub(crate) fn shown(
         (
             Programmable::Yes,
             Progress::Pending
-            | Progress::Unwritten
+            | Progress::Unwritten(_)
             | Progress::Missing(_)
             | Progress::NoAgents
             | Progress::Unknown

@@ -3,6 +3,7 @@
 use crate::model::ObjectRef;
 use crate::model::verdict::{Condition, Programmable, Status};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The most nodes that a message names.
 pub(super) const NAMED: usize = 8;
@@ -12,6 +13,9 @@ const SOON: &str = "its Claims are being written, or nodes are about to hold the
 /// Nodes cannot hold it.
 const UNWRITTEN: &str = "its Claims cannot be read or written, so that no node learns of it: see the controller's log, whether it may list, \
      create, update and delete Claims, and which webhook or quota refuses them";
+/// What may help where one of them is refused.
+const REFUSED_REMEDY: &str =
+    "see which webhook or quota refuses it, and whether the controller may create, update and delete Claims";
 /// Of nodes nothing is known.
 const NOT_KNOWN: &str = "it is not known which nodes hold it: the agents' Leases cannot be listed; see whether the controller may list and \
      watch them, and the API server's log";
@@ -60,8 +64,8 @@ pub struct Complaint {
 pub enum Progress {
     /// Its Claims do not say yet what was settled, or nodes may be about to hold them.
     Pending,
-    /// Its Claims do not say what was settled, for they cannot be written for a while.
-    Unwritten,
+    /// Its Claims do not say what was settled, for they cannot be written for a while; with one of its own that is refused.
+    Unwritten(Option<Refused>),
     /// Every node with a live agent holds it as judged.
     Everywhere,
     /// All but a few do.
@@ -74,6 +78,15 @@ pub enum Progress {
     Unknown,
     /// Nor was it for a while.
     Unlisted,
+}
+
+/// A Claim that cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its name.
+    pub claim: Arc<str>,
+    /// What the API server, or one of its webhooks, says.
+    pub why: Arc<str>,
 }
 
 /// Nodes that do not hold an object. Of thousands of objects, each may lack hundreds of nodes.
@@ -147,7 +160,11 @@ pub(crate) fn programmed(kind: &'static str, programmable: &Programmable, progre
     let (status, reason, message) = match (programmable, progress) {
         (Programmable::No(refusal), _) => return Condition { kind, ..refusal.clone() },
         (Programmable::Yes, Progress::Pending) => (Status::False, "Pending", SOON.to_owned()),
-        (Programmable::Yes, Progress::Unwritten) => (Status::False, "Pending", UNWRITTEN.to_owned()),
+        (Programmable::Yes, Progress::Unwritten(None)) => (Status::False, "Pending", UNWRITTEN.to_owned()),
+        (Programmable::Yes, Progress::Unwritten(Some(Refused { claim, why }))) => {
+            let what = format!("its Claim {claim} cannot be written, so that no node learns of it");
+            (Status::False, "Pending", format!("{what}: {why}; {REFUSED_REMEDY}"))
+        }
         // One message for both: a node more or less would rewrite the status of every object.
         (Programmable::Yes, Progress::Everywhere | Progress::Enough) => {
             let message = "all nodes with a live agent hold it, or all but a few; the agents' Leases show what each holds";

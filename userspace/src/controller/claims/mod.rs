@@ -15,6 +15,7 @@ use crate::model::claim::{AskedProtocol, note_address, possession};
 use crate::model::{self, ObjectName, ObjectRef, Possession};
 use crate::origins;
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
+use crate::status::Refused;
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -151,6 +152,12 @@ impl Claims {
         self.stored.is_none() || (some_fail && (!self.mark.is_there() || names.iter().any(is_unwritten)))
     }
 
+    /// Returns the name of one of an object's that cannot be written, and why.
+    pub(super) fn refusal(&self, object: &ObjectRef) -> Option<Refused> {
+        let mut names = self.of_object.get(object)?.iter().filter(|name| !self.held.contains(*name));
+        names.find_map(|name| Some(Refused { claim: name.as_str().into(), why: self.flights.why(name)? }))
+    }
+
     /// Whether an object was granted anything.
     pub(super) fn has_grants(&self, object: &ObjectRef) -> bool {
         let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
@@ -282,6 +289,12 @@ impl Claims {
     pub(super) fn ended(&mut self, name: &str, outcome: ClaimOutcome, now: Instant) {
         let is_wanted = self.wanted.contains_key(name);
         self.due.extend(self.flights.ended(name, outcome, is_wanted, now));
+    }
+
+    /// Records that a write has failed, and why. Returns whether that is to be said otherwise than before.
+    pub(super) fn failed(&mut self, name: &str, why: &str, now: Instant) -> bool {
+        self.ended(name, ClaimOutcome::Failed, now);
+        self.flights.note_why(name, why)
     }
 }
 
@@ -1025,6 +1038,48 @@ mod tests {
         scene.claims.want(vec![claim("a", 443), claim("z", 443)], BTreeSet::new(), "t3");
         let next = scene.claims.next(scene.now);
         assert!(matches!(&next, Ok((other, ClaimWrite::Delete { .. })) if *other != name), "{next:?}");
+    }
+
+    /// A status that names it would be written again for each try where the reason has a time or a number in it.
+    #[test]
+    fn why_a_claim_cannot_be_written_is_said_the_less_often_the_longer_that_lasts() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("a", "x") };
+        assert_eq!(scene.claims.refusal(&object), None);
+        let mut said = Vec::new();
+        for number in 1..=9 {
+            let (name, _) = scene.claims.next(scene.now).unwrap();
+            let is_news = scene.claims.failed(&name, &format!("no {number}\nbecause"), scene.now);
+            let refused = scene.claims.refusal(&object).unwrap();
+            assert_eq!(*refused.claim, *name);
+            said.push((refused.why.to_string(), is_news));
+            scene.now += FAILURE_WAIT_MAX;
+        }
+        let expected = [
+            (1, true),
+            (2, true),
+            (2, false),
+            (4, true),
+            (4, false),
+            (4, false),
+            (4, false),
+            (8, true),
+            (8, false),
+        ];
+        assert_eq!(said, expected.map(|(number, is_news)| (format!("no {number} because"), is_news)));
+        // The same is no news.
+        for _ in 10..=16 {
+            let (name, _) = scene.claims.next(scene.now).unwrap();
+            assert!(!scene.claims.failed(&name, "no 8 because", scene.now));
+            scene.now += FAILURE_WAIT_MAX;
+        }
+        let (name, _) = scene.claims.next(scene.now).unwrap();
+        scene.claims.failed(&name, &"x".repeat(9999), scene.now);
+        scene.now += FAILURE_WAIT_MAX;
+        scene.send(false);
+        assert_eq!(scene.claims.refusal(&object), None, "it is written");
     }
 
     /// It said that its Claims were being written, as long as none of them had been tried.

@@ -344,7 +344,8 @@ impl Round<'_, '_> {
         let (version, at) = (self.claims.version_of(object), self.view.at);
         let progress = self.judge.standings.progress(object, version, was, self.nodes, at);
         let is_unwritten = version.is_none() && self.claims.fail(object, self.failing);
-        self.judge.standings.bounded(object, progress, is_unwritten, at)
+        let unwritten = is_unwritten.then(|| Progress::Unwritten(self.claims.refusal(object)));
+        self.judge.standings.bounded(object, progress, unwritten, at)
     }
 
     fn one(
@@ -525,9 +526,10 @@ mod tests {
         let behind = Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() };
         let unlisted = Nodes { are_unlisted: true, ..Nodes::default() };
         let begun = Instant::now();
-        for (nodes, are_written, text) in [
-            (&behind, false, "its Claims cannot be read or written"),
-            (&unlisted, true, "it is still not known which nodes hold it"),
+        for (nodes, refuses, text) in [
+            (&behind, Some(""), "its Claims cannot be read or written"),
+            (&behind, Some("a webhook says no"), ": a webhook says no; see which webhook"),
+            (&unlisted, None, "it is still not known which nodes hold it"),
         ] {
             let waits = "waits for node n1";
             let condition = |message: &str| {
@@ -544,11 +546,14 @@ mod tests {
                 let at = begun + std::time::Duration::from_secs(seconds);
                 this.forget(&gateway);
                 let judged = this.judge(&View { nodes, at, ..view(&cluster, &status) }, &mut claims);
-                if are_written {
+                if refuses.is_none() {
                     carry_out(&mut claims);
                 }
                 while let Ok((name, _)) = claims.next(at) {
-                    claims.ended(&name, ClaimOutcome::Failed, at);
+                    match refuses.filter(|why| !why.is_empty()) {
+                        Some(why) => drop(claims.failed(&name, why, at)),
+                        None => claims.ended(&name, ClaimOutcome::Failed, at),
+                    }
                 }
                 let (_, write) = judged.writes.into_iter().find(|(of, _)| *of == gateway).unwrap();
                 let status = write.map_or_else(|| condition(message), |write| write.status);
@@ -563,7 +568,9 @@ mod tests {
             assert!(again.is_some_and(|again| again <= due), "time alone changes it");
             assert_eq!(said(waits, 19).0, waits);
             let now = said(waits, 21).0;
-            assert!(now.starts_with(text), "{now}");
+            assert!(now.contains(text), "{now}");
+            let names_it = now.starts_with("its Claim gateway-ns-gw-");
+            assert_eq!(names_it, refuses.is_some_and(|why| !why.is_empty()), "{now}");
             // It is said once.
             assert_eq!(said(&now, 90).0, now);
         }

@@ -315,13 +315,8 @@ impl Controller {
                         };
                         self.telemetry.wrote(object.kind.text(), text);
                     }
-                    core::Done::Claim(_, outcome) => {
-                        self.telemetry.wrote("Claim", text(*outcome));
-                    }
-                    core::Done::Announcement(outcome) => {
-                        let outcome = outcome.as_ref().copied().unwrap_or(ClaimOutcome::Failed);
-                        self.telemetry.wrote("Announcement", text(outcome));
-                    }
+                    core::Done::Claim(_, outcome) => self.telemetry.wrote("Claim", text(outcome)),
+                    core::Done::Announcement(outcome) => self.telemetry.wrote("Announcement", text(outcome)),
                     core::Done::Keys(Err(error)) => warn!("keys cannot be kept: {error}"),
                     core::Done::Keys(Ok(_)) | core::Done::Event(..) => {}
                 }
@@ -354,8 +349,8 @@ impl Controller {
 }
 
 /// Returns how a write has ended, as metrics say it.
-fn text(outcome: ClaimOutcome) -> &'static str {
-    match outcome {
+fn text(outcome: &Result<ClaimOutcome, String>) -> &'static str {
+    match outcome.as_ref().copied().unwrap_or(ClaimOutcome::Failed) {
         ClaimOutcome::Written => "written",
         ClaimOutcome::Failed => "failed",
         ClaimOutcome::Pruned => "pruned",

@@ -2,7 +2,7 @@
 
 use super::{Controller, TICK};
 use crate::controller::announcement::AnnouncementWrite;
-use crate::controller::claim_store::{ClaimOutcome, ClaimWrite};
+use crate::controller::claim_store::ClaimWrite;
 use crate::controller::core::{self, Request};
 use crate::controller::election::REQUEST;
 use crate::controller::flights::Done;
@@ -13,6 +13,7 @@ use crate::controller::queue::{Outcome, Write};
 use crate::controller::writes::{self, Told};
 use crate::model::ObjectRef;
 use std::time::Instant;
+use tokio::time::error::Elapsed;
 use tracing::warn;
 
 impl Controller {
@@ -55,7 +56,7 @@ impl Controller {
         let client = self.client.clone();
         self.flights.fly(async move {
             let request = tokio::time::timeout(REQUEST, writes::claim(&client, &name, write));
-            let outcome = request.await.unwrap_or(ClaimOutcome::Failed);
+            let outcome = request.await.unwrap_or_else(late);
             Done::Core(core::Done::Claim(name, outcome))
         });
     }
@@ -64,7 +65,6 @@ impl Controller {
         let client = self.client.clone();
         self.flights.fly(async move {
             let request = tokio::time::timeout(REQUEST, writes::announcement(&client, write));
-            let late = |_| Err(format!("the API server has not answered for {} s", REQUEST.as_secs()));
             let outcome = request.await.unwrap_or_else(late);
             Done::Core(core::Done::Announcement(outcome))
         });
@@ -135,4 +135,9 @@ impl Controller {
             Done::Core(core::Done::Status(object, write, outcome))
         });
     }
+}
+
+/// Returns why a request failed that took too long.
+fn late<T>(_: Elapsed) -> Result<T, String> {
+    Err(format!("the API server has not answered for {} s", REQUEST.as_secs()))
 }

@@ -325,10 +325,7 @@ impl Simulation {
                     }
                     self.at(self.now + WATCH, Event::ClaimSeen(name.clone()));
                 }
-                Done::Claim(
-                    name,
-                    if version.is_some() { ClaimOutcome::Written } else { ClaimOutcome::Failed },
-                )
+                Done::Claim(name, version.map(|_| ClaimOutcome::Written).ok_or_else(|| "it hangs".to_owned()))
             }
             Request::Announcement(_) => Done::Announcement(Ok(ClaimOutcome::Written)),
             Request::Event(note, _) => Done::Event(note, super::writes::Told::Yes),
