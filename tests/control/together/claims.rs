@@ -9,7 +9,7 @@ use tests::server::{Server, Speech};
 use tests::skip_without_root;
 use tests::tls::{self, Authority};
 
-use crate::agent::scene::{Agent, CONFIG, NODE, SOON, Scene, slice, until};
+use crate::agent::scene::{Agent, CONFIG, NODE, RELEASE, SOON, Scene, slice, until};
 use crate::held::Held;
 
 /// The definition of Claims, as the API server has it.
@@ -53,11 +53,91 @@ fn a_node_does_not_hold_a_claim_with_a_policy_that_it_does_not_know() {
     is_not_held(&json!({"policy": {"limits": {"flows": 7}}}), "spec.policy.limits");
 }
 
-/// The definition of Claims has the field, or the API server would drop it, and agents would never see it.
+/// A Claim of route `b` to three addresses, of which two are probed.
+fn to_addresses() -> Value {
+    let probe = json!({"kind": "TLS", "intervalMs": 200, "timeoutMs": 200, "failures": 2, "successes": 2});
+    let backend = |address: &str, weight: u32, probe: Option<&Value>| {
+        let address = json!({"address": address, "port": 7443, "probe": probe});
+        json!({"weight": weight, "address": address})
+    };
+    let backends = [
+        backend("10.99.1.4", 3, Some(&probe)),
+        backend("10.99.1.5", 1, Some(&probe)),
+        backend("2001:db8::4", 1, None),
+    ];
+    let grant = |names: Option<&str>| json!({"address": "192.0.2.5", "port": 443, "names": names, "since": "2026-11-29T00:00:00Z"});
+    let origin = json!({"kind": "TLSRoute", "namespace": "tenant", "name": "b", "uid": "u", "part": "0"});
+    let spec = json!({"origin": origin, "tenant": "tenant", "protocol": "TLS", "port": 443, "route": "tlsroute/tenant/b",
+        "probeServerName": "b.example.com", "backends": backends, "granted": 2, "refused": 0,
+        "grants": [grant(None), grant(Some("b.example.com"))]});
+    json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "Claim", "metadata": {"name": "b"}, "spec": spec})
+}
+
+/// As the controller's account may write it, though nothing that it settles leads to addresses yet.
 #[test]
-fn a_node_does_not_hold_a_claim_to_addresses() {
-    let backend = json!({"weight": 1, "address": {"address": "10.99.1.1", "port": 6443}});
-    is_not_held(&json!({"backends": [backend]}), "spec.backends.address");
+fn a_claim_to_addresses_is_served_by_weight_and_family_and_its_backends_are_probed() {
+    skip_without_root!();
+    let scene = Scene::bare(CONFIG, &[]);
+    scene.tenant("a", "10.99.1.1");
+    scene
+        .namespace
+        .ip("addr add fd98::1/64 dev uplink nodad\nroute add 2001:db8::/64 via fd98::2 dev uplink\n")
+        .unwrap();
+    let controller = scene.controller("leader", &[]);
+    let agent = scene.agent("first");
+    until("the route is in the maps", &[&agent], || scene.backends().len() == 1);
+    // It would delete what nobody asks for.
+    controller.end();
+    let authority = Authority::new("b").unwrap();
+    let config = authority.server_config(&authority.server(&["b.example.com"]).unwrap()).unwrap();
+    let serve = |at: &str| {
+        let speech = Speech::Tls(Arc::clone(&config));
+        Server::start(&scene.outside, at.parse().unwrap(), at, speech).unwrap()
+    };
+    let (_first, second) = (serve("10.99.1.4:7443"), serve("10.99.1.5:7443"));
+    let account = format!("--as=system:serviceaccount:{RELEASE}:vestibule-controller");
+    scene.kubectl().feed(&["create", &account, "-f", "-"], &to_addresses().to_string()).unwrap();
+
+    // Each with its weight and flags.
+    let shown = || -> Vec<String> {
+        let backends = scene.read("backends").unwrap_or_default();
+        let of_it = backends.iter().filter(|backend| backend["route"] == "tlsroute/tenant/b");
+        let mut all: Vec<String> = of_it
+            .map(|one| format!("{} {} {}", one["address"].as_str().unwrap(), one["weight"], one["flags"]))
+            .collect();
+        all.sort();
+        all
+    };
+    let expect = |what: &str, first: &str, second: &str| {
+        let expected = [first, second, "[2001:db8::4]:7443 1 []"].map(str::to_owned);
+        until(what, &[&agent], || shown() == expected);
+    };
+    expect("all are in the maps", "10.99.1.4:7443 3 []", "10.99.1.5:7443 1 []");
+    let client = authority.client_config(None).unwrap();
+    let answer = || {
+        let connect = || tls::connect("192.0.2.5:443".parse().unwrap(), Arc::clone(&client), "b.example.com");
+        scene.outside.run(connect).and_then(ask).unwrap()
+    };
+    let answers: Vec<String> = (0..40).map(|_| answer()).collect();
+    let of = |at: &str| answers.iter().filter(|said| said.starts_with(at)).count();
+    let (most, least) = (of("10.99.1.4:7443"), of("10.99.1.5:7443"));
+    assert!(most + least == 40 && most > least && least > 0, "three of four, and one: {most}, {least}");
+    drop(second);
+    // Of one alone, the share is 1.
+    expect("one fails its probe", "10.99.1.4:7443 1 []", r#"10.99.1.5:7443 0 ["failing"]"#);
+    assert!(answer().starts_with("10.99.1.4:7443"));
+    let _second = serve("10.99.1.5:7443");
+    expect("it is back", "10.99.1.4:7443 3 []", "10.99.1.5:7443 1 []");
+    // The node holds it as it was written.
+    let state = scene.kubectl().get(&["nodestate", NODE]).unwrap();
+    assert!(state["spec"].get("problems").is_none(), "{state:#}");
+
+    // The controller deletes what nobody asks for.
+    let _next = scene.controller("next", &[]);
+    until("it is not served any more", &[&agent], || {
+        scene.backends() == ["tlsroute/tenant/a 10.99.1.1:6443"]
+    });
+    assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
 }
 
 /// Puts this into the spec of a Claim that is served: it is no longer, the node names this field, and the controller puts it back.

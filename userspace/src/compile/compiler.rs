@@ -1,7 +1,7 @@
 //! Holds the last result and updates it with changes. This is the one interface between the sources and what
 //! the data plane should do. Its unit is one keyed entry, [`Change`]. Pure.
 
-use super::claims::{self, Before, Ground, Refreshed, refresh};
+use super::claims::{self, Before, Changed, Ground, Refreshed, refresh};
 use super::part::FilePart;
 use crate::model::cluster::Endpoint;
 use crate::model::{
@@ -205,11 +205,12 @@ impl Compiler {
             false => Some(claims::refresh_file(&self.desired, &self.problems, &file.desired, &due.routes)?),
         };
         let before = with_file.as_ref().unwrap_or(&self.desired);
-        if services.is_empty() {
+        if services.is_empty() && due.failing.is_empty() {
             return Some(Refreshed { desired: before.clone(), probes: Vec::new() });
         }
         let before = Before { desired: before, probes: &self.probes, problems: &self.problems };
-        refresh(before, claims::of_set(cluster), Ground::of_set(cluster, &self.node), &services)
+        let changed = Changed { services: &services, failing: &due.failing };
+        refresh(before, claims::of_set(cluster), Ground::of_set(cluster, &self.node), changed)
     }
 
     /// Renews the warnings about the file.

@@ -1,6 +1,6 @@
 //! Claims: what an origin asks of the load balancer at one attachment, and what it was granted.
 
-use super::cluster::{Endpoint, FamilyWish, ProbeSpec};
+use super::cluster::{Endpoint, EndpointState, FamilyWish, ProbeSpec};
 use super::facts::{BackendSpec, Protocol};
 use super::kind::Kind;
 use super::name::{Pattern, ServerName};
@@ -204,9 +204,9 @@ pub struct OwnAddresses {
 pub enum ClaimBackends {
     /// None: what is granted is answered and refused.
     None,
-    /// These addresses.
+    /// These addresses of the static file.
     Addresses(Arc<[BackendSpec]>),
-    /// The endpoints of these Services, in order.
+    /// The endpoints of these Services, and these addresses, in order.
     Services {
         /// Each with its share.
         references: Arc<[ClaimBackend]>,
@@ -220,8 +220,57 @@ pub enum ClaimBackends {
 pub struct ClaimBackend {
     /// Share of new connections, among the shares of the claim.
     pub weight: u32,
-    /// Whose endpoints take them. `None`: the reference leads nowhere, and its share is refused.
-    pub service: Option<ServicePortRef>,
+    /// Where they go. `None`: the reference leads nowhere, and its share is refused.
+    pub to: Option<ClaimTarget>,
+}
+
+/// What takes a share of new connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimTarget {
+    /// The endpoints of a Service.
+    Service(ServicePortRef),
+    /// An address.
+    Address(Box<AddressRef>),
+}
+
+/// A backend of no Service. All of a claim are one group: as of a Service's endpoints, those that fail their probe get no new
+/// connections, unless that is more than may fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressRef {
+    /// Address and port, always ready.
+    pub endpoint: Endpoint,
+    /// How it is probed; `None`: it is not.
+    pub probe: Option<ProbeSpec>,
+}
+
+impl ClaimBackend {
+    /// A share that goes to a Service; `None`: nowhere.
+    pub fn of_service(weight: u32, service: Option<ServicePortRef>) -> Self {
+        Self { weight, to: service.map(ClaimTarget::Service) }
+    }
+
+    /// The Service that it goes to.
+    pub fn service(&self) -> Option<&ServicePortRef> {
+        match &self.to {
+            Some(ClaimTarget::Service(service)) => Some(service),
+            Some(ClaimTarget::Address(_)) | None => None,
+        }
+    }
+}
+
+impl AddressRef {
+    /// A backend at this address and port.
+    pub fn new(at: SocketAddr, probe: Option<ProbeSpec>) -> Self {
+        let (state, zones) = (EndpointState::Ready, Arc::default());
+        let endpoint =
+            Endpoint { port_name: Arc::default(), address: at.ip(), port: at.port(), state, zones };
+        Self { endpoint, probe }
+    }
+
+    /// Its address and port.
+    pub fn at(&self) -> SocketAddr {
+        SocketAddr::new(self.endpoint.address, self.endpoint.port)
+    }
 }
 
 /// A port of a Service.

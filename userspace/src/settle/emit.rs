@@ -266,7 +266,7 @@ impl Emitter<'_, '_> {
 
     fn port(&self, balancer: &Balancer<'_>, port: &Port<'_>, grants: Vec<Grant>) -> Claim {
         let service = port_of(port.name.clone(), port.service, port.port, &self.cluster.policy);
-        let backend = ClaimBackend { weight: 1, service: Some(service) };
+        let backend = ClaimBackend::of_service(1, Some(service));
         let binding = |grant: &Grant| Grant { what: Granted::Binding, ..grant.clone() };
         let mut refusals = self.refusals(&port.lost, &port.full, &port.tls_only);
         refusals.extend(

@@ -41,7 +41,7 @@ impl<'a> References<'a> {
         let resolve = |reference: &BackendRef| {
             let found = self.find(kind, &route.meta.name.namespace, reference);
             let service = found.map_err(|fault| faults.push(fault)).ok();
-            ClaimBackend { weight: reference.weight, service }
+            ClaimBackend::of_service(reference.weight, service)
         };
         let backends = route.rules.first().into_iter().flatten().map(resolve).collect();
         Resolved { backends, faults }

@@ -1,8 +1,8 @@
-//! Resolves a claim's Services to endpoints with weights.
+//! Resolves a claim's Services and addresses to backends with weights.
 
 use super::Ground;
 use super::shares::{self, Group};
-use crate::model::claim::{ClaimBackend, ServicePortRef};
+use crate::model::claim::{ClaimBackend, ClaimTarget, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, ProbeSpec};
 use crate::model::{BackendSpec, ObjectName};
 use common::maps::address::Address;
@@ -10,7 +10,7 @@ use common::maps::route::MEMBERS_MAX;
 use foldhash::{HashMap, HashMapExt, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-/// The result of resolving a claim's Services.
+/// The result of resolving a claim's Services and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resolved {
     /// Sorted by address and port, each pair once.
@@ -74,42 +74,72 @@ impl<'a> Endpoints<'a> {
     /// Returns the backends of a claim.
     pub(super) fn of(&self, references: &[ClaimBackend]) -> Resolved {
         let mut resolved = Resolved::default();
-        let mut shares = Vec::with_capacity(references.len());
+        let mut shares: Vec<Share<'_>> = Vec::with_capacity(references.len());
+        let mut addresses = Vec::new();
         for reference in references {
-            let service = reference.service.as_ref();
-            let picks = service.map(|service| self.picks(service, &mut resolved)).unwrap_or_default();
+            let picks = match &reference.to {
+                Some(ClaimTarget::Service(service)) => self.picks(service, &mut resolved),
+                Some(ClaimTarget::Address(own)) => {
+                    let pick = self.pick(&own.endpoint, own.probe, &mut resolved);
+                    addresses.extend(pick.map(|pick| (shares.len(), pick)));
+                    Vec::new()
+                }
+                None => Vec::new(),
+            };
             shares.push(Share { weight: reference.weight, picks });
         }
+        self.share_addresses(addresses, &mut shares);
         resolved.weigh(&shares);
         resolved
+    }
+
+    /// Adds the addresses to their shares, each by its index. All are one group: what one does not take goes to the others.
+    fn share_addresses<'r>(&self, addresses: Vec<(usize, Pick<'r>)>, shares: &mut [Share<'r>]) {
+        let (places, mut picks): (Vec<usize>, Vec<Pick<'r>>) = addresses.into_iter().unzip();
+        for is_v4 in [true, false] {
+            self.choose(&mut picks, is_v4);
+        }
+        for (place, pick) in places.into_iter().zip(picks) {
+            let share = &mut shares[place];
+            share.picks.push(pick);
+            if !pick.takes {
+                share.weight = 0;
+            }
+        }
     }
 
     /// Returns the endpoints of a Service's port.
     fn picks(&self, service: &ServicePortRef, resolved: &mut Resolved) -> Vec<Pick<'a>> {
         let endpoints = self.known.get(&service.name).copied().unwrap_or_default();
         let mut picks = Vec::with_capacity(endpoints.len());
-        for endpoint in endpoints.iter().filter(|endpoint| endpoint.port_name == service.port) {
-            let at = SocketAddr::new(endpoint.address, endpoint.port);
-            if self.bindings.contains(&at) {
-                resolved.circular.push(at);
-                continue;
-            }
-            let failing = self.ground.node.failing.contains(&at);
-            picks.push(Pick { endpoint, failing, takes: false });
-            if let (Some(probe), EndpointState::Ready | EndpointState::Draining) =
-                (service.probe, endpoint.state)
-            {
-                resolved.probes.push((at, probe));
-            }
-        }
+        let of_port = endpoints.iter().filter(|endpoint| endpoint.port_name == service.port);
+        picks.extend(of_port.filter_map(|endpoint| self.pick(endpoint, service.probe, resolved)));
         for is_v4 in [true, false] {
             self.choose(&mut picks, is_v4);
         }
         picks
     }
 
+    /// Returns an endpoint that takes nothing yet; `None`: it would lead back to us.
+    fn pick<'r>(
+        &self,
+        endpoint: &'r Endpoint,
+        probe: Option<ProbeSpec>,
+        resolved: &mut Resolved,
+    ) -> Option<Pick<'r>> {
+        let at = SocketAddr::new(endpoint.address, endpoint.port);
+        if self.bindings.contains(&at) {
+            resolved.circular.push(at);
+            return None;
+        }
+        if matches!(endpoint.state, EndpointState::Ready | EndpointState::Draining) {
+            resolved.probes.extend(probe.map(|probe| (at, probe)));
+        }
+        Some(Pick { endpoint, failing: self.ground.node.failing.contains(&at), takes: false })
+    }
+
     /// Decides which endpoints of a family take new connections.
-    fn choose(&self, picks: &mut [Pick<'a>], is_v4: bool) {
+    fn choose(&self, picks: &mut [Pick<'_>], is_v4: bool) {
         let of_state =
             |pick: &Pick<'_>, state| pick.endpoint.state == state && pick.endpoint.address.is_ipv4() == is_v4;
         let any_ready = picks.iter().any(|pick| of_state(pick, EndpointState::Ready));

@@ -26,7 +26,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(super) use refresh::{Before, Refreshed, refresh, refresh_file};
+pub(super) use refresh::{Before, Changed, Refreshed, refresh, refresh_file};
 
 /// What claims are compiled with.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 use super::backends::{Endpoints, Resolved};
 use super::{Ground, probing};
 use crate::compile::capacity::{Load, fits};
-use crate::model::claim::{ClaimBackend, ClaimBackends};
+use crate::model::claim::{ClaimBackend, ClaimBackends, ClaimTarget};
 use crate::model::{
     BackendSpec, Claim, Desired, DesiredRoute, ObjectName, ObjectRef, ProbeChange, Probes, Problem,
     ServerName,
@@ -44,13 +44,22 @@ pub(in crate::compile) struct Before<'a> {
     pub(in crate::compile) problems: &'a [Problem],
 }
 
-/// Returns the new result after a change of only the endpoints of these Services, or of which endpoints fail. `None`: compile
+/// What changed besides claims.
+#[derive(Clone, Copy)]
+pub(in crate::compile) struct Changed<'a> {
+    /// Services whose endpoints are others, or some of whose endpoints began or ceased to fail.
+    pub(in crate::compile) services: &'a BTreeSet<ObjectName>,
+    /// Backends that began or ceased to fail.
+    pub(in crate::compile) failing: &'a BTreeSet<SocketAddr>,
+}
+
+/// Returns the new result after a change of only the endpoints of these Services, or of which backends fail. `None`: compile
 /// everything.
 pub(in crate::compile) fn refresh<'c>(
     before: Before<'_>,
     claims: impl IntoIterator<Item = &'c Claim>,
     ground: Ground<'_>,
-    changed: &BTreeSet<ObjectName>,
+    changed: Changed<'_>,
 ) -> Option<Refreshed> {
     let users = users(claims, changed);
     let concerned: HashSet<ObjectRef> = users.iter().filter_map(|user| user.claim.origin.object()).collect();
@@ -71,18 +80,23 @@ pub(in crate::compile) fn refresh<'c>(
     put(before.desired, before.probes, again.collect())
 }
 
-/// A claim that leads to Services.
+/// A claim that leads to Services or addresses.
 struct User<'a> {
     claim: &'a Claim,
     references: &'a [ClaimBackend],
     server: Option<&'a ServerName>,
 }
 
-/// Returns the claims that lead to one of these Services, one for each route.
-fn users<'a>(claims: impl IntoIterator<Item = &'a Claim>, changed: &BTreeSet<ObjectName>) -> Vec<User<'a>> {
+/// Returns the claims that lead to one of these Services or backends, one for each route.
+fn users<'a>(claims: impl IntoIterator<Item = &'a Claim>, changed: Changed<'_>) -> Vec<User<'a>> {
+    let is_changed = |reference: &ClaimBackend| match &reference.to {
+        Some(ClaimTarget::Service(service)) => changed.services.contains(&service.name),
+        Some(ClaimTarget::Address(own)) => changed.failing.contains(&own.at()),
+        None => false,
+    };
     let user = |claim: &'a Claim| match &claim.backends {
         ClaimBackends::Services { references, server_name } => {
-            let is_concerned = references.iter().filter_map(service).any(|service| changed.contains(service));
+            let is_concerned = references.iter().any(is_changed);
             is_concerned.then_some(User { claim, references, server: server_name.as_ref() })
         }
         ClaimBackends::None | ClaimBackends::Addresses(_) => None,
@@ -94,7 +108,7 @@ fn users<'a>(claims: impl IntoIterator<Item = &'a Claim>, changed: &BTreeSet<Obj
 }
 
 fn service(reference: &ClaimBackend) -> Option<&ObjectName> {
-    reference.service.as_ref().map(|service| &service.name)
+    reference.service().map(|service| &service.name)
 }
 
 /// Returns the previous result with the new backends of these routes.

@@ -32,7 +32,7 @@ fn ask<'a>(view: &AskView<'_, 'a>, ingress: &ObjectName, rule: &'a IngressRule) 
         Ok(service) => (Some(service), None),
         Err(fault) => (None, Some(fault)),
     };
-    let backend = ClaimBackend { weight: 1, service };
+    let backend = ClaimBackend::of_service(1, service);
     Ask { part: rule.host.to_string(), pattern: &rule.host, backend, fault }
 }
 

@@ -112,7 +112,7 @@ impl Origin for Sample {
             let ask = |pattern: &'a Pattern| Ask {
                 part: pattern.to_string(),
                 pattern,
-                backend: ClaimBackend { weight: 1, service },
+                backend: ClaimBackend::of_service(1, service),
                 fault,
             };
             let listeners = view.listeners([&spec.listener]);

@@ -196,7 +196,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
     let at = SocketAddr::new(address.into(), 443);
     let grant = |what| Grant { at, protocol: Protocol::Tcp, what };
     let service = ServicePortRef { name: name.clone(), port: "p".into(), probe: None };
-    let references = [ClaimBackend { weight: 1, service: Some(service) }].into();
+    let references = [ClaimBackend::of_service(1, Some(service))].into();
     Claim {
         origin: Origin::Object { created_secs: 1, kind: Kind::Service, name: name.clone() },
         part: "443".into(),

@@ -1,5 +1,7 @@
 //! The results of compiling clusters.
 
+/// Backends that are addresses.
+mod addresses;
 /// Endpoints, weights, health.
 mod backends;
 /// Changes, one by one.

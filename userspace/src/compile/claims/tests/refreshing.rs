@@ -1,6 +1,6 @@
 //! The effect of changed endpoints is found without compiling everything, and the result is the same.
 
-use super::super::{Before, Ground, Refreshed, refresh};
+use super::super::{Before, Changed, Ground, Refreshed, refresh};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -52,7 +52,8 @@ fn again(before: &Compiled, scene: &Scene, changed: &BTreeSet<ObjectName>) -> Op
     let Compiled { desired, probes, problems, claims, .. } = before;
     let before = Before { desired, probes, problems };
     let ground = Ground::of(scene.facts.cluster.as_ref()?, &scene.facts.node);
-    refresh(before, claims, ground, changed)
+    // No claim of a cluster leads to addresses.
+    refresh(before, claims, ground, Changed { services: changed, failing: &BTreeSet::new() })
 }
 
 proptest! {

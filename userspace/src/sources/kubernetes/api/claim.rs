@@ -297,9 +297,6 @@ impl ClaimSpec {
         unserved.extend(self.port_pool.iter().map(|pool| ("spec.portPool", pool.clone())));
         unserved.extend(self.client_ranges.first().map(|range| ("spec.clientRanges", range.clone())));
         unserved.extend(self.precedence.map(|number| ("spec.precedence", number.to_string())));
-        for ClaimEndpoint { address, port } in self.backends.iter().filter_map(|one| one.address.as_ref()) {
-            unserved.push(("spec.backends.address", format!("{address}, port {port}")));
-        }
         for grant in &self.grants {
             let range = grant.client_ranges.first();
             unserved.extend(range.map(|range| ("spec.grants.clientRanges", range.clone())));

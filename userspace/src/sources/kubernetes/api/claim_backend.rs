@@ -1,5 +1,6 @@
 //! Where a Claim leads: Services or addresses, their shares, and how endpoints are probed.
 
+use crate::model::claim::ClaimTarget;
 use crate::model::cluster::{ProbeKind, ProbeSpec};
 use crate::model::{self, BackendSpec};
 use schemars::JsonSchema;
@@ -14,12 +15,12 @@ pub struct ClaimBackend {
     /// Whose endpoints take them. Without it and an address, the share is refused, for the reference leads nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ClaimService>,
-    /// What takes them instead of a Service. Nothing is asked so as yet: an agent admits no connection to such a claim.
+    /// What takes them instead of a Service. Agents of former releases admit no connection to such a claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<ClaimEndpoint>,
 }
 
-/// A backend of no Service.
+/// A backend of no Service. Those of a claim that fail their probe get no new connections, unless more fail than may.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimEndpoint {
@@ -27,6 +28,9 @@ pub struct ClaimEndpoint {
     pub address: String,
     /// Port.
     pub port: i32,
+    /// How it is probed; absent: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ClaimProbe>,
 }
 
 /// A port of a Service.
@@ -62,18 +66,28 @@ pub struct ClaimProbe {
 
 impl ClaimBackend {
     pub(super) fn of(backend: &model::claim::ClaimBackend) -> Self {
-        let service = backend.service.as_ref().map(|service| ClaimService {
-            namespace: service.name.namespace.to_string(),
-            name: service.name.name.to_string(),
-            port_name: service.port.to_string(),
-            probe: service.probe.as_ref().map(ClaimProbe::of),
-        });
-        Self { weight: backend.weight.into(), service, address: None }
+        let (mut service, mut address) = (None, None);
+        match &backend.to {
+            Some(ClaimTarget::Service(own)) => {
+                service = Some(ClaimService {
+                    namespace: own.name.namespace.to_string(),
+                    name: own.name.name.to_string(),
+                    port_name: own.port.to_string(),
+                    probe: own.probe.as_ref().map(ClaimProbe::of),
+                });
+            }
+            Some(ClaimTarget::Address(own)) => {
+                let (at, probe) = (own.at(), own.probe.as_ref().map(ClaimProbe::of));
+                address = Some(ClaimEndpoint { address: at.ip().to_string(), port: at.port().into(), probe });
+            }
+            None => {}
+        }
+        Self { weight: backend.weight.into(), service, address }
     }
 
     pub(super) fn of_address(backend: &BackendSpec) -> Self {
         let BackendSpec { address, port, weight, .. } = backend;
-        let endpoint = ClaimEndpoint { address: address.to_string(), port: (*port).into() };
+        let endpoint = ClaimEndpoint { address: address.to_string(), port: (*port).into(), probe: None };
         Self {
             weight: (*weight).into(),
             service: None,

@@ -5,7 +5,9 @@ use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
 use super::super::watch_event::ReadClaim;
-use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
+use crate::model::claim::{
+    AddressRef, ClaimBackend, ClaimBackends, ClaimTarget, Grant, Granted, ServicePortRef,
+};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
 use crate::model::{
     Affinity, Claim, Kind, ObjectName, Origin, Pattern, Problem, ServerName, SourceRanges, StoredClaim,
@@ -16,6 +18,7 @@ use common::maps::route::LABEL_BYTES_MAX;
 use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The most bytes of a name in Kubernetes.
@@ -178,15 +181,33 @@ fn reference(
     found: &mut Findings,
     interner: &Interner,
 ) -> ClaimBackend {
-    let service = backend.service.map(|service| ServicePortRef {
-        name: ObjectName { namespace: interner.of(&service.namespace), name: interner.of(&service.name) },
-        port: interner.of(&service.port_name),
-        probe: service.probe.and_then(|own| found.check(field("spec.backends"), &own.kind, probe(&own))),
-    });
+    let mut probe = |own: Option<ClaimProbe>| {
+        own.and_then(|own| found.check(field("spec.backends"), &own.kind, probe(&own)))
+    };
+    let to = match (backend.service, backend.address) {
+        (None, None) => None,
+        (Some(service), None) => Some(ClaimTarget::Service(ServicePortRef {
+            name: ObjectName { namespace: interner.of(&service.namespace), name: interner.of(&service.name) },
+            port: interner.of(&service.port_name),
+            probe: probe(service.probe),
+        })),
+        (service, Some(own)) => {
+            let probe = probe(own.probe);
+            let at = match service {
+                // Which one is meant, nobody knows.
+                Some(_) => Err(wrong("is beside a Service: its share is refused", REMEDY)),
+                None => value::address(&own.address)
+                    .and_then(|address| Ok(SocketAddr::new(address, value::port(own.port.into())?))),
+            };
+            let text = format_args!("{}, port {}", own.address, own.port);
+            let at = found.check(field("spec.backends.address"), text, at);
+            at.map(|at| ClaimTarget::Address(Box::new(AddressRef::new(at, probe))))
+        }
+    };
     let weight =
         u32::try_from(backend.weight).map_err(|_| wrong("is no share: it gets no connection", REMEDY));
     let weight = found.check(field("spec.backends.weight"), backend.weight, weight);
-    ClaimBackend { weight: weight.unwrap_or_default(), service }
+    ClaimBackend { weight: weight.unwrap_or_default(), to }
 }
 
 fn probe(probe: &ClaimProbe) -> Result<ProbeSpec, Wrong> {

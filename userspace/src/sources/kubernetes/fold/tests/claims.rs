@@ -1,11 +1,12 @@
 use super::super::claim;
 use super::{interner, lines, raw_of};
-use crate::model::claim::{AskedProtocol, ClaimBackends, Granted};
+use crate::model::claim::{AskedProtocol, ClaimBackends, ClaimTarget, Granted};
 use crate::model::{Affinity, BackendSpec, Origin, Pattern};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
 use common::maps::route::LABEL_BYTES_MAX;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 
 /// A Claim as the controller writes it.
 fn object() -> Value {
@@ -36,7 +37,7 @@ fn a_claim_is_read_back() {
     };
     assert_eq!(server_name.as_ref().unwrap().as_str(), "x.example.com");
     assert_eq!(references.iter().map(|one| one.weight).collect::<Vec<_>>(), [3, 1]);
-    assert!(references[0].service.as_ref().unwrap().probe.is_some() && references[1].service.is_none());
+    assert!(references[0].service().unwrap().probe.is_some() && references[1].to.is_none());
 }
 
 /// A node keeps each Claim.
@@ -185,20 +186,41 @@ fn a_claim_to_a_port_of_a_pool_leads_nowhere_and_that_is_named() {
     }
 }
 
-/// Read without its address, a backend is a reference that leads nowhere: its share would be refused, and the node would hold the Claim.
 #[test]
-fn a_claim_to_addresses_leads_nowhere_and_that_is_named() {
-    let address = json!({"address": "10.0.0.7", "port": 6443});
-    for backends in [
-        json!([{"weight": 1, "address": address}]),
-        json!([{"weight": 1, "service": {"namespace": "a", "name": "s", "portName": "p"}}, {"weight": 1, "address": address}]),
+fn addresses_are_read_back_and_one_that_cannot_be_leads_nowhere_and_is_named() {
+    let service = json!({"namespace": "a", "name": "s", "portName": "p"});
+    let probe = json!({"kind": "TCP", "intervalMs": 5000, "timeoutMs": 1000, "failures": 3, "successes": 2});
+    let address = |address: &str, port: i32| json!({"address": address, "port": port, "probe": probe});
+    let read = |backend: Value| {
+        let mut object = object();
+        object["spec"]["backends"] = json!([{"weight": 1, "service": service}, backend]);
+        let (stored, problems) = claim(raw_of(object), &interner());
+        let claim = stored.claim.unwrap().claim;
+        assert_eq!(claim.route.as_deref(), Some("tlsroute/a/b"));
+        let ClaimBackends::Services { references, .. } = &claim.backends else { panic!("{claim:?}") };
+        assert!(references.len() == 2 && references[0].service().is_some(), "{references:?}");
+        (references[1].clone(), lines(&problems).join("\n"))
+    };
+    for text in ["10.0.0.7:6443", "[2001:db8::7]:6443"] {
+        let at: SocketAddr = text.parse().unwrap();
+        let (backend, said) = read(json!({"weight": 3, "address": address(&at.ip().to_string(), 6443)}));
+        let Some(ClaimTarget::Address(own)) = &backend.to else { panic!("{backend:?}") };
+        assert_eq!((backend.weight, own.at(), said), (3, at, String::new()));
+        assert_eq!(own.probe.as_ref().unwrap().interval_ms, 5000);
+    }
+    let both = json!({"weight": 1, "service": service, "address": address("10.0.0.7", 6443)});
+    for (backend, wrong) in [
+        (json!({"weight": 1, "address": address("10.0.0.x", 6443)}), "10.0.0.x, port 6443"),
+        (json!({"weight": 1, "address": address("127.0.0.1", 6443)}), "127.0.0.1, port 6443"),
+        (json!({"weight": 1, "address": address("10.0.0.7", 0)}), "10.0.0.7, port 0"),
+        (both, "is beside a Service: its share is refused"),
     ] {
-        let said = leads_nowhere(|object| object["spec"]["backends"] = backends.clone());
+        let (backend, said) = read(backend);
+        assert_eq!((backend.weight, backend.to), (1, None), "{said}");
         assert!(
-            said.contains("Claim tlsroute-a-b-1: spec.backends.address: is not known to this release"),
+            said.contains("Claim tlsroute-a-b-1: spec.backends.address: ") && said.contains(wrong),
             "{said}"
         );
-        assert!(said.contains("10.0.0.7, port 6443"), "{said}");
     }
 }
 
