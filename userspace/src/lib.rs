@@ -44,3 +44,7 @@ pub mod metrics;
 pub mod controller;
 /// The command line.
 pub mod cli;
+
+/// Chance in simulations.
+#[cfg(test)]
+mod dice;

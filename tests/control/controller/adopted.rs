@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::scene::{Agent, OBJECTS, SOON, Scene};
+use super::scene::{Agent, OBJECTS, SOON, Scene, balancer_of};
 use crate::chart::rendered::template;
 
 /// A Pod of MetalLB, in a namespace that the chart does not name.
@@ -25,14 +25,7 @@ const READS: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]}, "loadBalancer
 
 /// Applies a Service with this class, and with what MetalLB has written to its status.
 fn service(scene: &Scene, name: &str, class: Option<&str>, given: Option<&str>) {
-    let mut spec = json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false,
-                          "ports": [{"port": 443, "protocol": "TCP"}]});
-    if let Some(class) = class {
-        spec["loadBalancerClass"] = json!(class);
-    }
-    let metadata = json!({"name": name, "namespace": "tenant"});
-    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec});
-    scene.kubectl().apply(&service.to_string()).unwrap();
+    scene.kubectl().apply(&balancer_of("tenant", name, class, 443).to_string()).unwrap();
     if let Some(given) = given {
         let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": given, "ipMode": "VIP"}]}}});
         let patch = status.to_string();

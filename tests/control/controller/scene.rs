@@ -36,11 +36,21 @@ spec:
 
 /// Returns a Service of our class, which asks for this address or, without one, for any.
 pub(super) fn balancer(name: &str, address: Option<&str>, port: u16) -> Value {
-    let annotations = address.map(|address| json!({"vestibule.dev/addresses": address}));
-    json!({"apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": name, "namespace": "tenant", "annotations": annotations},
-        "spec": {"type": "LoadBalancer", "loadBalancerClass": "vestibule.dev/lb",
-                 "allocateLoadBalancerNodePorts": false, "ports": [{"port": port, "protocol": "TCP"}]}})
+    let mut service = balancer_of("tenant", name, Some("vestibule.dev/lb"), port);
+    if let Some(address) = address {
+        service["metadata"]["annotations"] = json!({"vestibule.dev/addresses": address});
+    }
+    service
+}
+
+/// Returns a Service of type LoadBalancer of this namespace and class.
+pub(super) fn balancer_of(namespace: &str, name: &str, class: Option<&str>, port: u16) -> Value {
+    let mut spec = json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false,
+                          "ports": [{"port": port, "protocol": "TCP"}]});
+    if let Some(class) = class {
+        spec["loadBalancerClass"] = json!(class);
+    }
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }
 
 /// The version up to which a simulated agent reports that it has applied all Claims.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tests::cluster::{Verdict, Webhook};
 
-use super::scene::{Agent, OBJECTS, SOON, Scene, condition};
+use super::scene::{Agent, OBJECTS, SOON, Scene, balancer, balancer_of, condition};
 
 /// Services of our class whose statuses and Events a webhook holds: one after the other, they would take minutes.
 const HELD: usize = 60;
@@ -28,13 +28,8 @@ fn a_webhook_that_hangs_delays_no_other_objects() {
                        "operations": ["CREATE", "UPDATE"], "resources": ["services/status", "events"]}],
         }],
     });
-    let service = |namespace: &str, name: &str| {
-        let spec = json!({"type": "LoadBalancer", "loadBalancerClass": "vestibule.dev/lb",
-                          "allocateLoadBalancerNodePorts": false, "ports": [{"port": 443, "protocol": "TCP"}]});
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace},
-               "spec": spec})
-    };
-    let held = (0..HELD).map(|number| service("held", &format!("lb{number}")));
+    let held =
+        (0..HELD).map(|number| balancer_of("held", &format!("lb{number}"), Some("vestibule.dev/lb"), 443));
     let mut items =
         vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "held"}}), webhook];
     items.extend(held);
@@ -43,7 +38,7 @@ fn a_webhook_that_hangs_delays_no_other_objects() {
     std::thread::sleep(Duration::from_secs(2));
     let controller = scene.controller("a");
     scene.kubectl().apply(OBJECTS).unwrap();
-    scene.kubectl().apply(&service("tenant", "lb").to_string()).unwrap();
+    scene.kubectl().apply(&balancer("lb", None, 443).to_string()).unwrap();
     scene.wait("the Gateway's status", ["gateway", "gw"], |gateway| {
         !condition(&gateway["status"]["conditions"], "Programmed").is_null()
     });
@@ -81,6 +76,38 @@ fn programmed(route: &Value) -> (&str, &str) {
     let found = condition(&route["status"]["parents"][0]["conditions"], "vestibule.dev/Programmed");
     let text = |field: &str| found[field].as_str().unwrap_or_default();
     (text("status"), text("message"))
+}
+
+/// Whether its entry names its Claim, and says why the webhook refuses it.
+fn says_why(route: &Value) -> bool {
+    let name = route["metadata"]["name"].as_str().unwrap();
+    let (status, message) = programmed(route);
+    let parts = [
+        format!("its Claim tlsroute-tenant-{name}-"),
+        r#": 403: admission webhook "claims.example.com" denied the request: "#.to_owned(),
+        format!("{name}-"),
+        " is not paid for; see which webhook".to_owned(),
+    ];
+    status == "False" && parts.iter().all(|part| message.contains(part))
+}
+
+/// Returns whether there is a Claim of an object whose name begins so.
+fn has(scene: &Scene, prefix: &str) -> bool {
+    let claims = scene.kubectl().get(&["claims"]).unwrap();
+    let origins = claims["items"].as_array().unwrap().iter().map(|claim| &claim["spec"]["origin"]["name"]);
+    origins.into_iter().any(|name| name.as_str().unwrap().starts_with(prefix))
+}
+
+/// Waits until the Claim of what is gone is, while all the time another grant hangs for the first time.
+fn goes_while_others_hang(scene: &Scene) {
+    let begun = Instant::now();
+    for number in OF_EACH.. {
+        if !has(scene, "gone") {
+            return;
+        }
+        assert!(begun.elapsed() < SOON, "the Claim of what is gone waits for grants that hang");
+        scene.kubectl().apply(&route(&format!("a{number}")).to_string()).unwrap();
+    }
 }
 
 /// It holds the Claims of some tenants and refuses those of others: who comes later is served, who goes is gone, and those whose Claims
@@ -128,37 +155,14 @@ fn a_webhook_that_holds_some_claims_and_refuses_others_delays_no_other_claim() {
     };
     kubectl.wait_for("the others", &routes, SOON, |routes| are(routes, "c", &is_programmed)).unwrap();
 
-    // Who goes loses what nobody else asks for, however many grants hang for the first time.
+    // Who goes loses what nobody else asks for.
     kubectl.run(&["-n", "tenant", "delete", "tlsroute", "gone"]).unwrap();
-    let begun = Instant::now();
-    let claims = || kubectl.get(&["claims"]).unwrap()["items"].as_array().unwrap().clone();
-    let has = |claims: &[Value], prefix: &str| {
-        claims.iter().any(|claim| claim["spec"]["origin"]["name"].as_str().unwrap().starts_with(prefix))
-    };
-    for number in OF_EACH.. {
-        if !has(&claims(), "gone") {
-            break;
-        }
-        assert!(begun.elapsed() < SOON, "the Claim of what is gone waits for grants that hang");
-        kubectl.apply(&route(&format!("a{number}")).to_string()).unwrap();
-    }
+    goes_while_others_hang(&scene);
 
-    let is_told = |route: &Value| {
-        let name = route["metadata"]["name"].as_str().unwrap();
-        let (status, message) = programmed(route);
-        let parts = [
-            format!("its Claim tlsroute-tenant-{name}-"),
-            r#": 403: admission webhook "claims.example.com" denied the request: "#.to_owned(),
-            format!("{name}-"),
-            " is not paid for; see which webhook".to_owned(),
-        ];
-        status == "False" && parts.iter().all(|part| message.contains(part))
-    };
-    kubectl.wait_for("why some are refused", &routes, SOON, |routes| are(routes, "b", &is_told)).unwrap();
+    kubectl.wait_for("why some are refused", &routes, SOON, |routes| are(routes, "b", &says_why)).unwrap();
     let is_late = |route: &Value| programmed(route).1.contains("has not answered for");
     kubectl.wait_for("which ones hang", &routes, SOON, |routes| are(routes, "a", &is_late)).unwrap();
-    let written = claims();
-    assert!(!has(&written, "a0") && !has(&written, "b0") && has(&written, "c0"));
+    assert!(!has(&scene, "a0") && !has(&scene, "b0") && has(&scene, "c0"));
     let least = |first: &str| {
         let tries = tries.lock().unwrap();
         let of_it = tries.iter().filter(|(name, _)| name.starts_with(&format!("tlsroute-tenant-{first}")));

@@ -417,7 +417,7 @@ mod tests {
     static NO_FAILING: Failing = Failing::new();
 
     /// A view of this cluster, whose objects have these statuses. No agent runs, and nothing is wrong.
-    fn view<'a>(
+    pub(super) fn view<'a>(
         cluster: &'a Cluster,
         status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
     ) -> View<'a> {
@@ -701,18 +701,8 @@ mod tests {
         let statuses = BTreeMap::from([(service.clone(), stored("5", status))]);
         let mut this = Judge::new(Facts::default());
         let mut judged = |closed: Option<PoolsClosed>| {
-            let view = View {
-                cluster: &cluster,
-                status: &|object| statuses.get(object),
-                nodes: &Nodes::default(),
-                bundle: None,
-                failing: &Failing::new(),
-                metallb: closed,
-                now: "2026-11-21T10:00:00Z",
-                at: Instant::now(),
-                unlisted: BTreeSet::new(),
-            };
-            this.judge(&view, &mut Claims::default())
+            let status = |object: &ObjectRef| statuses.get(object);
+            this.judge(&View { metallb: closed, ..view(&cluster, &status) }, &mut Claims::default())
         };
         let held = judged(Some(PoolsClosed {
             why: "MetalLB runs".into(),

@@ -44,17 +44,15 @@ impl Round<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Judge, View};
+    use super::super::Judge;
+    use super::super::tests::view;
     use super::*;
     use crate::controller::claims::Claims;
-    use crate::controller::health::Failing;
     use crate::model::Protocol;
     use crate::origins::tests::{KIND, SamplePolicy, put_sample};
     use crate::settle::tests::{Scene, name};
     use crate::sources::kubernetes::StoredStatus;
-    use crate::status::Nodes;
     use serde_json::json;
-    use std::time::Instant;
 
     #[test]
     fn the_status_of_an_object_follows_its_verdict_and_ends_with_it() {
@@ -75,18 +73,7 @@ mod tests {
                 uid: "u".to_owned(),
                 status: status.clone(),
             };
-            let view = View {
-                cluster,
-                status: &|_| Some(&stored),
-                nodes: &Nodes::default(),
-                bundle: None,
-                failing: &Failing::new(),
-                metallb: None,
-                now: "2026-11-21T10:00:00Z",
-                at: Instant::now(),
-                unlisted: BTreeSet::new(),
-            };
-            let judged = this.judge(&view, &mut Claims::default());
+            let judged = this.judge(&view(cluster, &|_| Some(&stored)), &mut Claims::default());
             let mut of_it = judged.writes.into_iter().filter(|(of, _)| *of == object);
             of_it.next().map(|(_, write)| write.map(|write| write.status))
         };

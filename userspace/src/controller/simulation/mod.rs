@@ -1,8 +1,6 @@
 //! The controller's real core in a cluster that is simulated: an API server with delays, nodes that hold what was written a moment
 //! later, and people who change things all the time. Time is virtual, and chance comes from a seed.
 
-/// Chance, from a seed.
-mod dice;
 /// The API server, as far as the controller sees it.
 mod server;
 /// The nodes and their Leases.
@@ -20,9 +18,9 @@ use super::agents::Reported;
 use super::claim_store::{ClaimNews, ClaimOutcome};
 use super::core::{Core, Done, Known, Request};
 use super::liveness::Liveness;
+use crate::dice::Dice;
 use crate::model::{Cluster, Facts, ObjectRef};
 use crate::sources::kubernetes::StoredStatus;
-use dice::Dice;
 use nodes::Nodes;
 use options::{Hangs, Misses, Options, Seen, percentile};
 use secret::{SCHEDULE, Secret};

@@ -1,5 +1,5 @@
 use super::super::liveness::AgentLease;
-use super::dice::Dice;
+use crate::dice::Dice;
 use crate::node::Renewals;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! The Secret with the keys, and when they change.
 
-use super::dice::Dice;
 use crate::controller::keys::{self, Keys, Schedule, Spare};
+use crate::dice::Dice;
 use std::time::{Duration, Instant};
 
 /// How often keys change here: several times in each story.

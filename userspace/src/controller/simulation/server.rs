@@ -1,7 +1,7 @@
 use super::super::claim_store::{ClaimWrite, Stored};
 use super::super::queue::{Outcome, Write};
-use super::dice::Dice;
 use super::options::{Hangs, Options};
+use crate::dice::Dice;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Pattern};
 use crate::settle::tests::{Scene, namespace};
 use crate::sources::kubernetes::StoredStatus;

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::Flaw;
-use super::dice::Dice;
 use super::laws::Laws;
 use super::network::{AnswerPacket, Network, Packet};
 use super::node::{Entry, Kernel, Node, Wanted};
+use crate::dice::Dice;
 use crate::outputs::l2::ownership::{Action, Frame, Rules, Segment};
 
 /// Something that happens at a time.

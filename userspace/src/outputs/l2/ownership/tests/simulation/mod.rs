@@ -1,8 +1,6 @@
 //! Several nodes on a segment that loses, delays and cuts, in virtual time. What the kernel does is modelled, chance comes from a
 //! seed.
 
-/// Chance, from a seed.
-mod dice;
 /// What arrives where, and when.
 mod network;
 /// A node: its kernel and its agent.
