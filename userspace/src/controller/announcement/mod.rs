@@ -102,8 +102,10 @@ impl Announcements {
         }
     }
 
-    /// This controller begins or ceases to lead.
+    /// This controller begins or ceases to lead. Another one may have written what our watch has not reported yet: nothing is made of what
+    /// was announced before that, and the object is to be listed again.
     pub(super) fn clear(&mut self) {
+        self.stored = None;
         self.wanted = None;
         self.failed = Default::default();
         self.flights.forget();
@@ -220,6 +222,24 @@ mod tests {
         assert_eq!(this.edited(), None, "all of it was ours");
     }
 
+    /// What the former leader had announced last, as by an L2Advertisement, was taken back for a minute, or came back.
+    #[test]
+    fn a_new_leader_begins_with_what_the_former_one_wrote_however_late_the_watch_is() {
+        let begun = Instant::now();
+        let mut this = Announcements::default();
+        this.take(listed(Some(stored("a", "1"))));
+        // Another one writes "b", and its Lease ends.
+        this.clear();
+        assert_eq!(this.said(), None, "it may say something else by now");
+        this.want(spec("a"));
+        assert_eq!(this.next(begun), Err(None));
+        assert!(this.take(listed(Some(stored("b", "2")))), "it is to be resolved again");
+        assert_eq!(this.said(), Some(&spec("b")));
+        assert_eq!(this.next(begun), Err(None));
+        this.want(spec("b"));
+        assert_eq!((this.next(begun), this.edited()), (Err(None), None));
+    }
+
     #[test]
     fn what_others_do_to_it_is_undone() {
         let begun = Instant::now();
@@ -246,8 +266,8 @@ mod tests {
         this.want(spec("b"));
         this.clear();
         assert_eq!(this.next(begun), Err(None));
-        assert_eq!(this.said(), Some(&spec("a")));
-        this.take(put("c", "2"));
+        this.take(listed(Some(stored("c", "2"))));
+        assert_eq!(this.next(begun), Err(None));
         assert_eq!(this.edited(), None, "another leader wrote it");
     }
 

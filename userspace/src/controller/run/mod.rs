@@ -206,6 +206,8 @@ impl Controller {
         self.was_leading = leads;
         self.telemetry.leads(leads);
         self.core.lead();
+        // Until it is listed again, what the former leader wrote is not known.
+        self.announcement_watch = AnnouncementWatch::start(&self.client);
         self.metallb = (MetalLb::new(now), now);
     }
 
