@@ -147,7 +147,15 @@ fn a_node_that_the_daemon_set_leaves_refuses_new_connections() {
         assert!(!is_withdrawn(&scene), "{pod}: it serves, and takes new connections");
         agent.end();
         assert_eq!(scene.backends(), ["tlsroute/tenant/a 10.99.1.1:6443"], "what is open goes on");
-        is_withdrawn(&scene)
+        let lease =
+            scene.kubectl().get(&["-n", RELEASE, "lease", &format!("vestibule-agent-{NODE}")]).unwrap();
+        let has_left = lease["metadata"]["annotations"]["vestibule.dev/left"] == pod;
+        assert_eq!(
+            has_left,
+            is_withdrawn(&scene),
+            "{pod}: others wait for the node as long as an agent follows"
+        );
+        has_left
     };
     scene.kubectl().apply(&node("true").to_string()).unwrap();
     assert!(ends("without-set"), "there is no DaemonSet");

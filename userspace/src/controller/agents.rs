@@ -2,7 +2,7 @@
 
 use super::liveness::{AgentLease, Life, Liveness, SILENCE};
 use super::writes::short;
-use crate::sources::kubernetes::api::lease_report::LeaseReport;
+use crate::sources::kubernetes::api::lease_report::{LeaseReport, has_left};
 use crate::sources::kubernetes::api::node_state::{HELD_BACK, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::{Named, Target, follow, follow_some};
 use crate::status::{Complaint, Held, Nodes};
@@ -39,7 +39,7 @@ pub(super) struct Reported {
 /// Everything known about the agents.
 pub(super) struct Agents {
     liveness: Liveness,
-    /// Nodes whose agent has a Lease: others take over from a node only if it is one of those.
+    /// Nodes whose agent has a Lease, and did not leave: others take over from a node only if it is one of those.
     members: BTreeSet<String>,
     states: BTreeMap<String, Reported>,
     is_listed: bool,
@@ -125,14 +125,18 @@ impl Agents {
             Named::Listed(leases, _) => {
                 let leases = leases.into_iter().filter_map(|(name, lease)| Some((node_of(&name)?, lease)));
                 let leases: BTreeMap<String, AgentLease> = leases.collect();
-                let members = leases.keys().cloned().collect();
+                let stays = leases.iter().filter(|(_, lease)| !lease.has_left);
+                let members = stays.map(|(node, _)| node.clone()).collect();
                 let is_joined = std::mem::replace(&mut self.members, members) != self.members;
                 self.liveness.listed(leases, now) | is_joined
             }
             Named::Put(name, lease) => {
                 let Some(node) = node_of(&name) else { return false };
-                let is_joined = !self.members.contains(&node) && self.members.insert(node.clone());
-                self.liveness.put(node, lease, now) | is_joined
+                let is_other = match lease.has_left {
+                    true => self.members.remove(&node),
+                    false => !self.members.contains(&node) && self.members.insert(node.clone()),
+                };
+                self.liveness.put(node, lease, now) | is_other
             }
             Named::Gone(name) => {
                 let Some(node) = node_of(&name) else { return false };
@@ -318,11 +322,14 @@ fn node_of(lease: &str) -> Option<String> {
 fn agent_lease(lease: Lease) -> AgentLease {
     let spec = lease.spec.unwrap_or_default();
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let holder = spec.holder_identity.unwrap_or_default();
+    let annotations = lease.metadata.annotations.as_ref();
     AgentLease {
-        holder: spec.holder_identity.unwrap_or_default(),
+        has_left: annotations.is_some_and(|annotations| has_left(annotations, &holder)),
+        holder,
         renewed: spec.renew_time.map(|time| time.0.to_string()).unwrap_or_default(),
         duration: Duration::from_secs(seconds.unwrap_or_default()),
-        report: lease.metadata.annotations.as_ref().and_then(LeaseReport::read),
+        report: annotations.and_then(LeaseReport::read),
     }
 }
 
@@ -334,7 +341,10 @@ fn reported(state: NodeState) -> Reported {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::kubernetes::api::lease_report::leave;
     use crate::sources::kubernetes::api::node_state::NodeProblem;
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     /// Of agents whose Leases cannot be listed, for this long by now.
     fn agents(for_now: Duration) -> Agents {
@@ -402,6 +412,37 @@ mod tests {
         assert_eq!(members(&this), ["b"]);
         assert!(this.take_leases(Named::Listed(BTreeMap::new(), String::new())));
         assert_eq!(members(&this), [""; 0]);
+    }
+
+    /// It was a member for ever, from which others thought they had to take over.
+    #[test]
+    fn a_node_that_its_daemon_set_left_is_no_member_until_another_agent_is_there() {
+        let mut this = agents(Duration::ZERO);
+        let name = format!("{PREFIX}a");
+        let lease = |holder: &str, left: &str| {
+            let mut annotations = BTreeMap::new();
+            leave(&mut annotations, left);
+            let spec = LeaseSpec { holder_identity: Some(holder.to_owned()), ..LeaseSpec::default() };
+            let metadata = ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() };
+            agent_lease(Lease { metadata, spec: Some(spec) })
+        };
+        let members = |this: &Agents| this.nodes().members.into_iter().collect::<Vec<_>>();
+        assert!(this.take_leases(Named::Listed(BTreeMap::new(), String::new())));
+        let mut tell = |holder: &str, left: &str| {
+            this.take_leases(Named::Put(name.clone(), lease(holder, left)));
+            members(&this)
+        };
+        assert_eq!(tell("x", ""), ["a"]);
+        assert_eq!(tell("x", "x"), [""; 0]);
+        // The node is selected again.
+        assert_eq!(tell("y", "x"), ["a"]);
+        assert_eq!(tell("y", "y"), [""; 0]);
+        let listed =
+            |holder: &str| Named::Listed(BTreeMap::from([(name.clone(), lease(holder, "y"))]), String::new());
+        this.take_leases(listed("y"));
+        assert_eq!(members(&this), [""; 0]);
+        this.take_leases(listed("z"));
+        assert_eq!(members(&this), ["a"]);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(super) struct AgentLease {
     pub(super) duration: Duration,
     /// What it reports; `None`: nothing, or in a version that is not known.
     pub(super) report: Option<LeaseReport>,
+    /// It was the last of its node, and nobody waits for the node.
+    pub(super) has_left: bool,
 }
 
 /// What is known of an agent.
@@ -188,6 +190,7 @@ mod tests {
             renewed: renewed.to_string(),
             duration: Duration::from_secs(40),
             report: Some(LeaseReport { claims_version: 7, ..LeaseReport::default() }),
+            has_left: false,
         };
         (node.to_owned(), lease)
     }

@@ -4,14 +4,17 @@
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     Node, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
 };
+use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::identity::Identity;
+use crate::sources::kubernetes::api::lease_report::leave;
 
 /// Without an answer of the API server within this time, the node stays.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -23,12 +26,16 @@ pub(super) struct Membership {
     sets: Api<DaemonSet>,
     set: String,
     nodes: Api<Node>,
-    node: String,
+    leases: Api<Lease>,
+    identity: Identity,
 }
 
 impl std::fmt::Debug for Membership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Membership").field("set", &self.set).field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("Membership")
+            .field("set", &self.set)
+            .field("node", &self.identity.node)
+            .finish_non_exhaustive()
     }
 }
 
@@ -39,7 +46,8 @@ impl Membership {
             sets: Api::namespaced(client.clone(), &identity.namespace),
             set: set.to_owned(),
             nodes: Api::all(client.clone()),
-            node: identity.node.clone(),
+            leases: Api::namespaced(client.clone(), &identity.namespace),
+            identity: identity.clone(),
         }
     }
 
@@ -47,7 +55,8 @@ impl Membership {
     /// does not answer in time: then the node stays.
     pub(super) async fn is_over(&self) -> bool {
         let answer = async {
-            let (set, node) = tokio::try_join!(self.sets.get_opt(&self.set), self.nodes.get_opt(&self.node))?;
+            let (set, node) =
+                tokio::try_join!(self.sets.get_opt(&self.set), self.nodes.get_opt(&self.identity.node))?;
             Ok::<_, kube::Error>(reason(set.as_ref(), node.as_ref()))
         };
         let set = &self.set;
@@ -67,6 +76,34 @@ impl Membership {
                     "no answer whether another agent follows; the node goes on to take new connections"
                 );
                 false
+            }
+        }
+    }
+}
+
+impl Membership {
+    /// Says in our Lease that no agent follows, so that others do not wait for this node before they announce something.
+    pub(super) async fn leave(&self) {
+        let lease = self.identity.lease();
+        match timeout(ANSWER, self.mark(&lease)).await {
+            Ok(Ok(())) => debug!(lease, "says that no agent follows"),
+            Ok(Err(error)) => warn!(lease, %error, "the Lease does not say that no agent follows"),
+            Err(_) => warn!(lease, "no answer: the Lease may not say that no agent follows"),
+        }
+    }
+
+    async fn mark(&self, name: &str) -> kube::Result<()> {
+        loop {
+            let Some(mut lease) = self.leases.get_opt(name).await? else { return Ok(()) };
+            let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+            if holder != Some(&*self.identity.pod) {
+                return Ok(());
+            }
+            leave(lease.annotations_mut(), &self.identity.pod);
+            match self.leases.replace(name, &PostParams::default(), &lease).await {
+                // It was renewed meanwhile.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                other => return other.map(drop),
             }
         }
     }

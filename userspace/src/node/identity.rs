@@ -10,3 +10,10 @@ pub struct Identity {
     /// The namespace of its pod, of the Leases and of the Secret.
     pub namespace: String,
 }
+
+impl Identity {
+    /// The name of its node's Lease.
+    pub(super) fn lease(&self) -> String {
+        format!("vestibule-agent-{}", self.node)
+    }
+}

@@ -111,6 +111,13 @@ impl Inputs {
         }
     }
 
+    /// Says so to the others, once nothing is announced here any more.
+    pub(super) async fn leave(&self) {
+        if let Some(membership) = &self.membership {
+            membership.leave().await;
+        }
+    }
+
     /// Follows the static file and SIGHUP. Must be called before the file is first read, to miss no change.
     pub(super) fn follow_file(&mut self, path: Option<&Path>) -> io::Result<()> {
         let hangup = signal(SignalKind::hangup())?;

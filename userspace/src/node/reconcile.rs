@@ -332,7 +332,9 @@ impl Node {
         tell(notify::State::Stopping);
         self.saving.save_now();
         if matches!(self.role.stage, Stage::Writing(_)) && self.inputs.is_leaving().await {
-            self.withdraw().await;
+            if self.withdraw().await {
+                self.inputs.leave().await;
+            }
         }
         if matches!(self.role.stage, Stage::Beginning(_) | Stage::Writing(_)) {
             self.orders.release();
@@ -351,21 +353,23 @@ impl Node {
         info!("ends; programs and connections stay, `vestibule detach` removes them");
     }
 
-    /// Refuses new connections from now on.
-    async fn withdraw(&mut self) {
+    /// Refuses new connections from now on, and announces nothing. Returns whether that is carried out.
+    async fn withdraw(&mut self) -> bool {
         self.sources.leave();
         self.order(Instant::now());
         let carried_out = async {
             while self.orders.is_waiting() {
                 let (at, word) = self.orders.word().await;
                 if self.orders.hear(at, word).is_err() {
-                    return;
+                    return false;
                 }
             }
+            true
         };
-        if timeout(END, carried_out).await.is_err() {
+        timeout(END, carried_out).await.unwrap_or_else(|_| {
             warn!("an output has not refused new connections within {END:?}");
-        }
+            false
+        })
     }
 }
 

@@ -94,11 +94,8 @@ impl Reporter {
         let (write, written) = watch::channel(Written::default());
         let owner = || Owner::new(client, &identity.node, &refused);
         let mut tasks = JoinSet::new();
-        let leases = Known::new(
-            Api::namespaced(client.clone(), &identity.namespace),
-            format!("vestibule-agent-{}", identity.node),
-            owner(),
-        );
+        let leases =
+            Known::new(Api::namespaced(client.clone(), &identity.namespace), identity.lease(), owner());
         tasks.spawn(renew(leases, identity.clone(), heard.clone(), written.clone()));
         let states_of = Known::new(Api::all(client.clone()), identity.node.clone(), owner());
         tasks.spawn(tell(states_of, heard, write));
@@ -288,7 +285,7 @@ fn reported(lease: &Lease) -> Option<LeaseReport> {
 /// Returns the renewed Lease. Keeps what others wrote into it.
 fn lease(before: Option<&Lease>, identity: &Identity, report: &LeaseReport, now: Timestamp) -> Lease {
     let mut lease = before.cloned().unwrap_or_default();
-    lease.metadata.name = Some(format!("vestibule-agent-{}", identity.node));
+    lease.metadata.name = Some(identity.lease());
     lease.metadata.namespace = Some(identity.namespace.clone());
     let labels = lease.metadata.labels.get_or_insert_default();
     for (label, value) in [

@@ -106,6 +106,7 @@ impl Nodes {
             renewed: node.renewed.to_string(),
             duration: Duration::from_secs(40),
             report: Some(report),
+            has_left: false,
         };
         (name(number), lease)
     }

@@ -19,6 +19,20 @@ const UNWRITTEN: &str = "vestibule.dev/node-state-unwritten";
 /// The most bytes of that.
 const UNWRITTEN_BYTES_MAX: usize = 256;
 
+/// The agent of this name was the node's last: its DaemonSet is gone, or does not select the node any more. Another agent of the node has
+/// another name, so that even one of a former release, which leaves this as it is, takes it back.
+const LEFT: &str = "vestibule.dev/left";
+
+/// Says in a Lease's annotations that no agent follows this one, which holds the Lease.
+pub fn leave(annotations: &mut BTreeMap<String, String>, holder: &str) {
+    annotations.insert(LEFT.to_owned(), holder.to_owned());
+}
+
+/// Whether a Lease says so of its holder.
+pub fn has_left(annotations: &BTreeMap<String, String>, holder: &str) -> bool {
+    annotations.get(LEFT).is_some_and(|left| left == holder)
+}
+
 /// What a node holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseReport {
