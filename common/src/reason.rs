@@ -168,6 +168,9 @@ reasons! {
     121 HeartbeatAnswered "heartbeat" "answered" "question of another node whether this one lives; answered";
     122 HeartbeatPassed "heartbeat" "passed" "another node's answer or bids; handed on to the agent";
     123 HeartbeatRefused "heartbeat" "refused" "heartbeat that is malformed, this node's own, or not signed with a key of the cluster; dropped";
+
+    124 XdpAnswered "xdp" "answered" "SYN answered with a cookie by XDP, before the kernel made a packet of it";
+    125 XdpNoListener "xdp" "no_listener" "no listener on this port of the VIP; SYN answered with RST by XDP";
 }
 
 #[cfg(test)]

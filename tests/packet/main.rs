@@ -19,6 +19,7 @@ mod silent;
 mod connecting;
 mod classify;
 mod syn;
+mod front;
 mod keep_alive;
 mod route;
 mod pick;

@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, PerCpuArray, RingBuf};
-use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttach, TcAttachType};
+use aya::programs::{LinkOrder, Program, ProgramFd, ProgramInfo, SchedClassifier, TcAttach, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::event::{Expiry, ORDERS_MAX};
 use common::maps::name;
@@ -34,6 +34,13 @@ pub mod verdict {
     pub const PASS: u32 = 0;
     pub const DROP: u32 = 2;
     pub const REDIRECT: u32 = 7;
+}
+
+/// Verdicts of an XDP program (`enum xdp_action`).
+pub mod xdp_verdict {
+    pub const DROP: u32 = 1;
+    pub const PASS: u32 = 2;
+    pub const TX: u32 = 3;
 }
 
 /// The capacity of the maps whose size depends on settings. Small, so that tests can fill them.
@@ -78,7 +85,7 @@ impl Sizes {
 }
 
 /// The programs of the object.
-pub const PROGRAMS: [&str; 2] = ["ingress", "expire"];
+pub const PROGRAMS: [&str; 3] = ["ingress", "expire", "front"];
 
 /// The loaded object, its maps, and the small network around it.
 #[derive(Debug)]
@@ -165,6 +172,15 @@ impl Programs {
         self.run("ingress", device, frame, GsoContext { gso_size, gso_segments: segments }, 0)
     }
 
+    /// Runs `front` on a frame as if it had arrived on a device; the verdict is of [`xdp_verdict`].
+    pub fn front(&mut self, device: Device, frame: &[u8]) -> Outcome {
+        // `struct xdp_md`: the frame's end at 4, the device at 12.
+        let mut context = [0; 24];
+        context[4..8].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
+        context[12..16].copy_from_slice(&self.world.ifindex(device).to_ne_bytes());
+        self.run_with("front", &context, frame, 0)
+    }
+
     /// Runs `expire` as the daemon does, on an Ethernet header with the client's family, then the order, then
     /// zeros.
     pub fn expire(&mut self, order: &Expiry) -> Outcome {
@@ -186,14 +202,18 @@ impl Programs {
     }
 
     fn run(&mut self, program: &str, device: Device, frame: &[u8], gso: GsoContext, flags: u32) -> Outcome {
+        let context = gso.bytes(self.world.ifindex(device));
+        self.run_with(program, &context, frame, flags)
+    }
+
+    fn run_with(&mut self, program: &str, context: &[u8], frame: &[u8], flags: u32) -> Outcome {
         self.world.drain();
         let before = self.counters();
-        let context = gso.bytes(self.world.ifindex(device));
         let (world, ebpf) = (&self.world, &self.ebpf);
         let (verdict, packet, sent) = world.node.run(|| {
             let sent = || sent_inside().expect("the node's devices are counted");
             let before = sent();
-            let (verdict, packet) = run_once(ebpf, program, frame, (&context, flags), 65_536);
+            let (verdict, packet) = run_once(ebpf, program, frame, (context, flags), 65_536);
             (verdict, packet, sent() - before)
         });
         let after = self.counters();
@@ -307,9 +327,7 @@ impl Programs {
 
     /// Returns what the kernel reports about a loaded program.
     pub fn info(&self, program: &str) -> ProgramInfo {
-        let program: &SchedClassifier =
-            self.ebpf.program(program).expect("in the object").try_into().expect("a classifier");
-        program.info().expect("loaded")
+        self.ebpf.program(program).expect("in the object").info().expect("loaded")
     }
 }
 
@@ -327,20 +345,26 @@ pub(crate) fn run_once(
     ebpf: &Ebpf,
     program: &str,
     frame: &[u8],
-    (context, flags): (&[u8; 192], u32),
+    (context, flags): (&[u8], u32),
     room: usize,
 ) -> (u32, Vec<u8>) {
-    let loaded: &SchedClassifier =
-        ebpf.program(program).expect("in the object").try_into().expect("a classifier");
     let mut packet = vec![0; room];
-    let fd = loaded.fd().expect("loaded").as_fd();
+    let fd = descriptor(ebpf.program(program).expect("in the object")).expect("loaded").as_fd();
     let (verdict, length) = test_run::test_run(fd, frame, &mut packet, context, flags)
         .unwrap_or_else(|error| panic!("running {program} on {} bytes: {error}", frame.len()));
     packet.truncate(length);
     (verdict, packet)
 }
 
-/// Loads the object with these capacities, without pinning, and has the kernel verify both programs.
+fn descriptor(program: &Program) -> Result<&ProgramFd> {
+    Ok(match program {
+        Program::SchedClassifier(program) => program.fd()?,
+        Program::Xdp(program) => program.fd()?,
+        other => anyhow::bail!("of no kind that is run: {other:?}"),
+    })
+}
+
+/// Loads the object with these capacities, without pinning, and has the kernel verify all programs.
 fn load(object: &[u8], sizes: Sizes) -> Result<Ebpf> {
     let mut loader = EbpfLoader::new();
     for (map, entries) in sizes.capacities() {
@@ -349,8 +373,12 @@ fn load(object: &[u8], sizes: Sizes) -> Result<Ebpf> {
     let mut ebpf = loader.load(object).context("loading the object")?;
     for name in PROGRAMS {
         let program = ebpf.program_mut(name).with_context(|| format!("no program {name} in the object"))?;
-        let program: &mut SchedClassifier = program.try_into().context("not a classifier")?;
-        program.load().map_err(|error| anyhow::anyhow!("the kernel refuses {name}: {}", end_of(&error)))?;
+        let loaded = match program {
+            Program::SchedClassifier(program) => program.load(),
+            Program::Xdp(program) => program.load(),
+            other => anyhow::bail!("{name} is of no kind that is run: {other:?}"),
+        };
+        loaded.map_err(|error| anyhow::anyhow!("the kernel refuses {name}: {}", end_of(&error)))?;
     }
     Ok(ebpf)
 }

@@ -1,6 +1,6 @@
 //! How packets leave the path, and the only translation into the kernel's return codes.
 
-use aya_ebpf::bindings::{TC_ACT_REDIRECT, TC_ACT_SHOT, tcx_action_base::TCX_NEXT};
+use aya_ebpf::bindings::{TC_ACT_REDIRECT, TC_ACT_SHOT, tcx_action_base::TCX_NEXT, xdp_action};
 use common::reason::Reason;
 
 use crate::maps;
@@ -121,5 +121,16 @@ pub(crate) fn leave(exit: Exit) -> i32 {
         Verdict::Next => TCX_NEXT,
         Verdict::Drop | Verdict::Reset | Verdict::IcmpError => TC_ACT_SHOT,
         Verdict::Redirect => TC_ACT_REDIRECT,
+    }
+}
+
+/// The same for XDP. A frame that passes is not counted: TCX counts it.
+#[inline(always)]
+pub(crate) fn leave_xdp(exit: Option<Exit>) -> u32 {
+    let Some(exit) = exit else { return xdp_action::XDP_PASS };
+    maps::count(exit.reason());
+    match exit.verdict() {
+        Verdict::Redirect => xdp_action::XDP_TX,
+        _ => xdp_action::XDP_DROP,
     }
 }

@@ -10,8 +10,9 @@
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::tcx_action_base::TCX_NEXT;
-use aya_ebpf::macros::classifier;
-use aya_ebpf::programs::TcContext;
+use aya_ebpf::bindings::xdp_action::XDP_PASS;
+use aya_ebpf::macros::{classifier, xdp};
+use aya_ebpf::programs::{TcContext, XdpContext};
 
 mod kernel;
 mod packet;
@@ -31,7 +32,7 @@ mod trace;
 
 use common::maps::event::{EXPIRE_BUSY, EXPIRE_NOTHING};
 use common::reason::Reason;
-use kernel::{Context, Skb};
+use kernel::{Context, Skb, Xdp};
 
 /// Runs for every packet: attached by TCX to the ingress of each device concerned.
 #[classifier]
@@ -50,6 +51,20 @@ pub(crate) fn ingress(ctx: TcContext) -> i32 {
     let code = exit::leave(exit);
     scratch.leave();
     code
+}
+
+/// Runs for every frame of the devices where the operator wants it, before the kernel makes a packet of it.
+#[xdp(frags)]
+pub(crate) fn front(ctx: XdpContext) -> u32 {
+    let frame = Xdp::of(ctx.ctx);
+    let Some(v4) = path::xdp::glance(frame) else { return XDP_PASS };
+    let Some(front) = maps::front(0) else { return XDP_PASS };
+    if !front.enter() {
+        return XDP_PASS;
+    }
+    let exit = path::xdp::run(frame, v4, front);
+    front.leave();
+    exit::leave_xdp(exit)
 }
 
 /// Runs only for the daemon (`BPF_PROG_RUN`); not attached anywhere.

@@ -228,6 +228,8 @@ pub(crate) struct Segment {
     pub(crate) sack_permitted: bool,
     /// `ROLE_*` bits of the destination.
     pub(crate) role: u8,
+    /// Offset in the TCP header of the option that is read next.
+    pub(crate) option_at: u8,
 }
 
 impl Segment {

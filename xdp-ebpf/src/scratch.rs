@@ -54,6 +54,33 @@ const _: () = assert!(
 );
 const _: () = assert!(core::mem::offset_of!(Scratch, busy) == 0, "programs of the release before look here");
 
+/// Working memory of one run of XDP. A frame that XDP has is not yet the packet that TCX has, so it is of its own.
+#[repr(C)]
+pub(crate) struct Front {
+    /// As in [`Scratch`].
+    busy: u32,
+    pub(crate) received: Received,
+    pub(crate) draft: Draft,
+    pub(crate) listener: Listener,
+}
+
+impl Front {
+    /// As [`Scratch::enter`].
+    #[inline(always)]
+    pub(crate) fn enter(&mut self) -> bool {
+        atomic::exchange(&mut self.busy, 1) == 0
+    }
+
+    /// As [`Scratch::leave`].
+    #[inline(always)]
+    pub(crate) fn leave(&mut self) {
+        atomic::write_last(&mut self.busy, 0);
+    }
+}
+
+const _: () = assert!(size_of::<Front>() == 608, "pinned working memory keeps its size, as that of TCX");
+const _: () = assert!(core::mem::offset_of!(Front, busy) == 0, "programs of the release before look here");
+
 /// The packet in hand, and the connection it belongs to.
 #[repr(C)]
 pub(crate) struct Received {

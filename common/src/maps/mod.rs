@@ -159,6 +159,8 @@ pub mod name {
     pub const EVICTIONS: &str = "EVICTIONS";
     /// Working memory of the programs, per CPU.
     pub const SCRATCH: &str = "SCRATCH";
+    /// Working memory of the XDP program, per CPU.
+    pub const FRONT: &str = "FRONT";
     /// Next hops found in the last 134 milliseconds, per CPU.
     pub const NEXT_HOPS: &str = "NEXT_HOPS";
     /// [`super::next_hop::Hop`]: next hops that flows name by their numbers.
@@ -171,7 +173,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 41] = [
+    pub const ALL: [&str; 42] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -208,6 +210,7 @@ pub mod name {
         COUNTERS,
         EVICTIONS,
         SCRATCH,
+        FRONT,
         NEXT_HOPS,
         HOPS,
         TRACE,

@@ -8,8 +8,11 @@ use core::ffi::c_void;
 
 /// The packet in hand when TC runs us.
 pub(crate) mod skb;
+/// The frame in hand when XDP runs us.
+pub(crate) mod xdp;
 
 pub(crate) use skb::Skb;
+pub(crate) use xdp::Xdp;
 
 /// The context with which the kernel calls a program. Separately verified functions take it as the kernel's
 /// own type, which the verifier recognizes by its name.
@@ -22,6 +25,18 @@ pub(crate) trait Context: Copy {
 
     /// Returns the kernel's pointer.
     fn raw(self) -> *mut Self::Raw;
+}
+
+/// What a packet can do at either hook.
+pub(crate) trait Packet: Context {
+    /// Returns the length of the frame.
+    fn length(self) -> u32;
+
+    /// Copies `length` bytes from `offset` of the frame to `to`.
+    fn load(self, offset: u32, to: *mut u8, length: u32) -> bool;
+
+    /// Looks up the route and the neighbour for `params`.
+    fn find_route(self, params: &mut FibParams) -> i64;
 }
 
 /// `AF_INET` and `AF_INET6` in the form that `bpf_fib_lookup` takes.
@@ -152,7 +167,7 @@ pub(crate) enum Found {
     Failed(i64),
 }
 
-/// Reads the result of [`Skb::find_route`].
+/// Reads the result of [`Packet::find_route`].
 #[inline(always)]
 pub(crate) fn route_result(code: i64) -> Found {
     match code {

@@ -6,7 +6,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::generated as helper;
 
-use super::Context;
+use super::{Context, Packet};
 
 /// The packet as the kernel passes it to us. Valid for the whole run of the program.
 #[derive(Clone, Copy)]
@@ -24,6 +24,23 @@ impl Context for Skb {
     #[inline(always)]
     fn raw(self) -> *mut __sk_buff {
         self.0
+    }
+}
+
+impl Packet for Skb {
+    #[inline(always)]
+    fn length(self) -> u32 {
+        Self::length(self)
+    }
+
+    #[inline(always)]
+    fn load(self, offset: u32, to: *mut u8, length: u32) -> bool {
+        Self::load(self, offset, to, length)
+    }
+
+    #[inline(always)]
+    fn find_route(self, params: &mut FibParams) -> i64 {
+        Self::find_route(self, params)
     }
 }
 

@@ -26,7 +26,7 @@ use common::maps::{told::Told, word::Word};
 use common::reason::{REASONS_MAX, Reason};
 
 use crate::atomic;
-use crate::scratch::{NextHop, Scratch};
+use crate::scratch::{Front, NextHop, Scratch};
 use crate::trie_key::{PolicyData, SuffixData};
 
 /// What the decision looks up.
@@ -53,6 +53,8 @@ pub(crate) static IDS: Array<Ids, 1> = Array::new();
 pub(crate) static DRAIN: Array<u32, 1> = Array::new();
 #[btf_map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+#[btf_map]
+pub(crate) static FRONT: PerCpuArray<Front, 1> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static NEXT_HOPS: PerCpuArray<NextHop, 256> = PerCpuArray::new();
 #[btf_map]
@@ -187,6 +189,7 @@ array_access! {
     cookie_key COOKIE_KEYS => CookieKey;
     port_cursor PORT_CURSORS => u64;
     scratch SCRATCH => Scratch;
+    front FRONT => Front;
     next_hop NEXT_HOPS => NextHop;
     hop HOPS => Hop;
     trace_filter TRACE => TraceFilter;

@@ -107,8 +107,8 @@ fn replace(skb: Skb, s: &mut Scratch, proved: Handshake) -> Result<bool, Exit> {
 /// TLS listener the ACK has no other use.
 #[inline(always)]
 fn reset_old(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    let by_port =
-        classify::listener(&mut s.received, &mut s.dial)? && s.dial.listener.protocol == PROTOCOL_TCP;
+    let by_port = classify::listener(&mut s.received, &mut s.dial.listener)?
+        && s.dial.listener.protocol == PROTOCOL_TCP;
     let received = &mut s.received;
     forward::draft_backend_reset(&mut s.draft, &s.flow);
     if !by_port {

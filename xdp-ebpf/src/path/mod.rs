@@ -18,6 +18,8 @@ mod stray;
 mod icmp;
 /// Ends connections for the daemon, when no packet arrives.
 pub(crate) mod expire;
+/// What XDP answers or drops, before the kernel has made a packet of it.
+pub(crate) mod xdp;
 
 use common::maps::listener::ROLE_VIP;
 use common::maps::trace::{
@@ -104,7 +106,7 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     received.now_ns = kernel::monotonic_ns();
     // A faulty segment that is not for a VIP is left to the node's stack. That has no socket for a backend's, and would
     // answer one with impossible flags by RST, which ends the connection of a backend whose number it acknowledges.
-    checksum::ip(received).and_then(|()| parse::tcp(skb, received, &mut s.cursors)).map_err(|exit| {
+    checksum::ip(received).and_then(|()| parse::tcp(skb, received)).map_err(|exit| {
         let is_ours = match exit == Exit::drop(Reason::ParseFlags) {
             true => vip || delivery::is_reply(&received.segment),
             false => vip,
@@ -161,7 +163,7 @@ fn client(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
 /// Returns the class of a client's segment that belongs to no flow.
 #[inline(always)]
 fn without_flow(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
-    if !classify::listener(&mut s.received, &mut s.dial)? {
+    if !classify::listener(&mut s.received, &mut s.dial.listener)? {
         return Err(no_listener(skb, s));
     }
     let mut class = classify::client(&mut s.received, &mut s.dial, &mut s.waiting, &mut s.half_open)?;

@@ -25,7 +25,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         return Err(Exit::drop(Reason::SynAcked));
     }
     checksum::tcp(skb, &mut s.received, &mut s.cursors)?;
-    admit::at_listener(&mut s.received, &mut s.dial)?;
+    admit::at_listener(&mut s.received, &mut s.dial.listener)?;
     if s.received.segment.is_syn() {
         // Draining does not stop a handshake in progress: its next segment is not a SYN.
         if maps::is_draining() {

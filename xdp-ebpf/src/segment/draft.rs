@@ -71,6 +71,30 @@ pub(crate) fn reset_numbers(draft: &mut Draft, segment: &Segment) {
 #[inline(always)]
 pub(crate) fn make(skb: Skb, received: &mut Received, d: &Draft) -> Result<(), Exit> {
     emit::take_jumbo_off(skb, received)?;
+    let length = write(received, d);
+    // A PARTIAL packet may never be shorter than its checksum field; every draft is longer.
+    let fits = skb.length() == length && skb.segment_payload() == 0;
+    if !fits && !skb.resize(length) {
+        return Err(Exit::drop(Reason::EmitFailed));
+    }
+    Ok(())
+}
+
+/// Returns the length of the frame that [`write`] makes.
+#[inline(always)]
+pub(super) fn bytes(received: &Received, d: &Draft) -> u32 {
+    let fixed = if received.segment.v4 { V4_BYTES } else { V6_BYTES };
+    let tcp_bytes = match (d.flags & SYN != 0, d.timestamps && d.flags & RST == 0) {
+        (true, _) => 40,
+        (false, true) => 32,
+        (false, false) => 20,
+    };
+    fixed + tcp_bytes + d.payload_bytes
+}
+
+/// Writes the headers of the draft into those in hand, and returns the length of its frame.
+#[inline(always)]
+pub(super) fn write(received: &mut Received, d: &Draft) -> u32 {
     let v4 = received.segment.v4;
     let h = &mut received.headers;
     let tcp_bytes = write_options(h, d);
@@ -96,13 +120,7 @@ pub(crate) fn make(skb: Skb, received: &mut Received, d: &Draft) -> Result<(), E
     h.set_be16(TCP_AT + 14, d.window);
     h.set_be32(TCP_AT + 16, 0);
     received.segment.tcp_bytes = tcp_bytes;
-    let length = (if v4 { V4_BYTES } else { V6_BYTES }) + tcp_bytes + payload;
-    // A PARTIAL packet may never be shorter than its checksum field; every draft is longer.
-    let fits = skb.length() == length && skb.segment_payload() == 0;
-    if !fits && !skb.resize(length) {
-        return Err(Exit::drop(Reason::EmitFailed));
-    }
-    Ok(())
+    (if v4 { V4_BYTES } else { V6_BYTES }) + tcp_bytes + payload
 }
 
 /// Writes the options of the draft in the order Linux uses, and returns the bytes of the TCP header.

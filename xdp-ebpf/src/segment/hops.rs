@@ -174,6 +174,27 @@ fn stored_at(way: &Way, age: u32) -> Stored {
     if free == 0 { Stored(ASK) } else { fill(free, &parts, age) }
 }
 
+verified! {
+    /// Whether a packet of this unit of time stored or confirmed the hop that the look-up in the draft's route gave.
+    pub(super) fn is_confirmed as hops_confirmed(draft: Draft; ingress: u32, age: u32) -> bool {
+        let way = kernel::way(&draft.route, ingress);
+        let (parts, first) = (way.parts(), way.slot());
+        let mut tried = 0;
+        // As in `stored_at`.
+        let slots = core::hint::black_box(u64::from(SLOTS));
+        while u64::from(tried) < slots {
+            let number = (first + tried) & (HOPS - 1);
+            tried += 1;
+            let Some(hop) = maps::hop(number) else { break };
+            let head = atomic::word(&hop.head);
+            if number != 0 && is_of(hop, &parts, head.version) {
+                return head.confirmed == age;
+            }
+        }
+        false
+    }
+}
+
 /// Whether the element has this content, in this version.
 #[inline(always)]
 fn is_of(hop: &Hop, parts: &[u64; 4], version: u16) -> bool {

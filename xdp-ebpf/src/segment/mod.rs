@@ -10,6 +10,8 @@ pub(crate) mod next_hop;
 pub(crate) mod hops;
 /// Sends packets; no other code does.
 pub(crate) mod emit;
+/// Answers that XDP sends back out of the device.
+pub(crate) mod back;
 /// Answers to hosts of the device's own network.
 pub(crate) mod reply;
 /// Our own ICMP errors.

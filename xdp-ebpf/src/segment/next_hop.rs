@@ -11,7 +11,7 @@ use common::reason::Reason;
 
 use super::hops;
 use crate::exit::Exit;
-use crate::kernel::{self, Found, Skb};
+use crate::kernel::{self, Found, Packet, Skb, Xdp};
 use crate::maps;
 use crate::packet::{ETH_BYTES, Headers};
 use crate::scratch::{Draft, Received};
@@ -131,10 +131,41 @@ fn remembered(
 }
 
 #[inline(always)]
-fn look_up(skb: Skb, draft: &mut Draft, v4: bool, ingress: u32, ip_bytes: u32) -> i64 {
+fn look_up(packet: impl Packet, draft: &mut Draft, v4: bool, ingress: u32, ip_bytes: u32) -> i64 {
     let (from, to) = (&draft.tuple.client, &draft.tuple.vip);
     kernel::route_request(&mut draft.route, from, to, v4, ingress, ip_bytes);
-    skb.find_route(&mut draft.route)
+    packet.find_route(&mut draft.route)
+}
+
+/// Whether the draft, which answers the frame in hand, leaves by the device that the frame came in on, and the frame is addressed
+/// to that device. `ip_bytes` as in [`kernel::route_request`].
+#[inline(always)]
+pub(super) fn leads_back(xdp: Xdp, received: &Received, draft: &mut Draft, ip_bytes: u32) -> bool {
+    let (ingress, v4) = (xdp.ifindex(), received.segment.v4);
+    let code = look_up(xdp, draft, v4, ingress, ip_bytes);
+    if !matches!(kernel::route_result(code), Found::Resolved) || draft.route.ifindex != ingress {
+        return false;
+    }
+    let (_, own) = kernel::link_addresses(&draft.route);
+    received.headers.part::<6>(link_at(v4)) == own
+}
+
+/// Writes the link addresses that [`leads_back`] found. `false`: no packet of this unit of time was sent by the kernel's
+/// neighbour entry yet, see [`depart`], which XDP cannot do.
+#[inline(always)]
+pub(super) fn write_back(xdp: Xdp, received: &mut Received, draft: &mut Draft) -> bool {
+    if !hops::is_confirmed(draft, xdp.ifindex(), age(received.now_ns)) {
+        return false;
+    }
+    let (to, from) = kernel::link_addresses(&draft.route);
+    write_link(&mut received.headers, received.segment.v4, to, from);
+    true
+}
+
+/// Returns the offset of the Ethernet header in the headers in hand.
+#[inline(always)]
+const fn link_at(v4: bool) -> usize {
+    if v4 { Headers::V4 - ETH_BYTES as usize } else { Headers::V6 - ETH_BYTES as usize }
 }
 
 /// Returns the element of `NEXT_HOPS` that may hold the next hop towards the draft's receiver. The device
@@ -150,7 +181,7 @@ fn place(draft: &Draft, ingress: u32) -> u32 {
 
 #[inline(always)]
 fn write_link(h: &mut Headers, v4: bool, to: &[u8; 6], from: &[u8; 6]) {
-    let at = if v4 { Headers::V4 } else { Headers::V6 } - ETH_BYTES as usize;
+    let at = link_at(v4);
     h.set_link(at, to);
     h.set_link(at + 6, from);
     h.set_be16(at + 12, if v4 { 0x0800 } else { 0x86dd });

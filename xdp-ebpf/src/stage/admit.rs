@@ -1,6 +1,7 @@
 //! Whether the listener and the route take one more connection of the client: see `common::decide::admit`.
 
 use common::decide::admit::{self, Held};
+use common::maps::listener::Listener;
 use common::maps::source::ShareKey;
 use common::reason::Reason;
 
@@ -10,9 +11,9 @@ use crate::scratch::{Dial, Received};
 use crate::verified::verified;
 
 verified! {
-    /// Admits the segment of a new connection to the listener in `dial`: a SYN, or what follows its answer.
-    pub(crate) fn at_listener as admit_at_listener(received: Received, dial: Dial) -> Result<(), Exit> {
-        by_policy(received, dial.listener.policy)
+    /// Admits the segment of a new connection to the listener: a SYN, or what follows its answer.
+    pub(crate) fn at_listener as admit_at_listener(received: Received, listener: Listener) -> Result<(), Exit> {
+        by_policy(received, listener.policy)
     }
 }
 

@@ -21,6 +21,20 @@ pub(crate) fn ip(received: &Received) -> Result<(), Exit> {
     if right { Ok(()) } else { Err(Exit::drop(Reason::ParseIpChecksum)) }
 }
 
+/// Whether the checksum of a segment without payload is there and right, by its headers alone. One that equals the pseudo
+/// header's sum may be left to a device (CHECKSUM_PARTIAL), which XDP cannot see.
+#[inline(always)]
+pub(crate) fn is_complete(received: &Received) -> bool {
+    let seg = &received.segment;
+    let pseudo = sums::pseudo(&seg.tuple, seg.tcp_bytes);
+    if received.headers.be16(TCP_AT + 16) == checksum::fold(pseudo) {
+        return false;
+    }
+    let header = received.headers.bytes.as_ptr().wrapping_add(TCP_AT);
+    let bytes = core::hint::black_box(seg.tcp_bytes) & 60;
+    checksum::fold(sums::of(header, bytes, pseudo)) == 0xffff
+}
+
 verified! {
     /// Refuses a segment whose TCP checksum is wrong. A checksum that its sender left to a device (CHECKSUM_PARTIAL),
     /// or that a device has verified (CHECKSUM_UNNECESSARY), is trusted, as the kernel trusts it.

@@ -2,7 +2,9 @@
 
 use common::decide::route;
 use common::maps::flow::{ClientTuple, PENDING_CONNECTING};
-use common::maps::listener::{ListenerKey, PROTOCOL_TCP, ROLE_BACKEND, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use common::maps::listener::{
+    Listener, ListenerKey, PROTOCOL_TCP, ROLE_BACKEND, ROLE_OWN, ROLE_SOURCE, ROLE_VIP,
+};
 use common::maps::trace;
 use common::reason::Reason;
 
@@ -81,15 +83,15 @@ pub(crate) fn side(received: &mut Received) -> Result<Side, Exit> {
 #[inline(always)]
 pub(crate) fn has_connection(received: &mut Received, dial: &mut Dial) -> bool {
     is(&received.segment, ROLES_OF_REPLIES) && delivery::is_reply(&received.segment)
-        || is(&received.segment, ROLE_VIP) && listener(received, dial) != Ok(false)
+        || is(&received.segment, ROLE_VIP) && listener(received, &mut dial.listener) != Ok(false)
 }
 
 verified! {
-    /// Finds the listener of a client's segment and copies it to `dial.listener`.
-    pub(crate) fn listener as classify_listener(received: Received, dial: Dial) -> Result<bool, Exit> {
+    /// Finds the listener of a client's segment and copies it to `listener`.
+    pub(crate) fn listener as classify_listener(received: Received, listener: Listener) -> Result<bool, Exit> {
         let tuple = &received.segment.tuple;
         let key = ListenerKey { address: tuple.vip, port: tuple.vip_port, reserved: [0; 2] };
-        route::listener(&maps::Maps, &key, &mut dial.listener).map_err(Exit::refused)
+        route::listener(&maps::Maps, &key, listener).map_err(Exit::refused)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One file per stage, in the order a packet meets them. A stage never calls another stage; `path` calls them.
 
+pub(crate) mod glance;
 pub(crate) mod parse;
 pub(crate) mod neighbour;
 pub(crate) mod heartbeat;

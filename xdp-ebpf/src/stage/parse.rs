@@ -7,11 +7,11 @@ use network_types::eth::EtherType;
 use network_types::ip::IpProto;
 
 use crate::exit::Exit;
-use crate::kernel::Skb;
+use crate::kernel::{Packet, Skb, Xdp};
 use crate::packet::{
     ACK, ETH_BYTES, FIN, Headers, JUMBO_BYTES, RST, SYN, Segment, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES,
 };
-use crate::scratch::{Cursors, Received};
+use crate::scratch::Received;
 use crate::verified::{looped, verified};
 
 const ETH_P_IP: u16 = u16::from_be(EtherType::Ipv4 as u16);
@@ -33,15 +33,26 @@ pub(crate) fn addresses(skb: Skb, s: &mut Received) -> Result<(), Exit> {
         ETH_P_IPV6 => false,
         _ => return Err(Exit::next(Reason::ParseNotIp)),
     };
+    headers(skb, v4, s)
+}
+
+/// The same for the frame that XDP has, which is IPv4 or IPv6.
+#[inline(always)]
+pub(crate) fn frame(xdp: Xdp, v4: bool, s: &mut Received) -> Result<(), Exit> {
+    headers(xdp, v4, s)
+}
+
+#[inline(always)]
+fn headers(packet: impl Packet, v4: bool, s: &mut Received) -> Result<(), Exit> {
     s.segment.v4 = v4;
     s.segment.jumbo_bytes = 0;
-    let present = skb.length();
+    let present = packet.length();
     let fixed = if v4 { V4_BYTES } else { V6_BYTES };
     if present < fixed {
         return Err(Exit::next(Reason::ParseTruncated));
     }
     let wanted = core::hint::black_box(present.min(fixed + TCP_BYTES_MAX));
-    if wanted < V4_BYTES || wanted > fixed + TCP_BYTES_MAX || !skb.load(0, s.headers.frame(v4), wanted) {
+    if wanted < V4_BYTES || wanted > fixed + TCP_BYTES_MAX || !packet.load(0, s.headers.frame(v4), wanted) {
         return Err(Exit::next(Reason::ParseTruncated));
     }
     let h = &s.headers;
@@ -184,10 +195,10 @@ pub(crate) fn protocol(s: &Received) -> u8 {
 
 /// Reads the TCP header of a packet without IP options. An invalid one leaves as [`Exit::drop`].
 #[inline(always)]
-pub(crate) fn tcp(skb: Skb, s: &mut Received, cursors: &mut Cursors) -> Result<(), Exit> {
+pub(crate) fn tcp(packet: impl Packet, s: &mut Received) -> Result<(), Exit> {
     let v4 = s.segment.v4;
     let fixed = s.segment.tcp_at();
-    let present = skb.length();
+    let present = packet.length();
     if present < fixed + 20 {
         return Err(Exit::drop(Reason::ParseTruncated));
     }
@@ -241,23 +252,23 @@ pub(crate) fn tcp(skb: Skb, s: &mut Received, cursors: &mut Cursors) -> Result<(
         s.segment.tsval = s.headers.be32(TCP_AT + 28);
         s.segment.window_scale = s.headers.bytes[TCP_AT + 39].min(14);
     } else if tcp_bytes > 20 {
-        options(s, cursors);
+        options(s);
     }
     Ok(())
 }
 
 verified! {
     /// Walks the options (RFC 9293 section 3.2).
-    fn options as parse_options(received: Received, cursors: Cursors) -> () {
-        cursors.at = 20;
-        each_option(received, cursors);
+    fn options as parse_options(received: Received) -> () {
+        received.segment.option_at = 20;
+        each_option(received);
     }
 }
 
 looped! {
     /// Reads one option.
-    fn each_option(received: Received, cursors: Cursors) times 40, |_round| {
-        let at = cursors.at;
+    fn each_option(received: Received) times 40, |_round| {
+        let at = u32::from(received.segment.option_at);
         if at >= received.segment.tcp_bytes {
             return true;
         }
@@ -266,7 +277,7 @@ looped! {
             return true;
         }
         if kind == 1 {
-            cursors.at = at + 1;
+            received.segment.option_at = (at + 1) as u8;
             return false;
         }
         let length = u32::from(received.headers.tcp_byte(at + 1));
@@ -274,7 +285,7 @@ looped! {
             return true;
         }
         note(&received.headers, &mut received.segment, kind, at, length);
-        cursors.at = at + length;
+        received.segment.option_at = (at + length) as u8;
         false
     }
 }

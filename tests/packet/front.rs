@@ -1,0 +1,410 @@
+//! XDP in front of TCX: what it answers, with the same bytes, what it drops, and all that it leaves unchanged.
+
+use common::maps::address::Port;
+use common::maps::flow::Flow;
+use common::maps::listener::{Listener, ListenerKey, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use common::maps::name;
+use common::maps::policy::POLICY_NOBODY;
+use common::maps::trace::TraceFilter;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family, TLS_PORT, client, vip};
+use tests::compare::assert_bytes;
+use tests::packet::{ETHERNET_BYTES, Segment, checksum, flag};
+use tests::program::{Outcome, Programs, xdp_verdict};
+use tests::tcp_option::TcpOption;
+use tests::world::Device;
+
+use crate::check::{timestamps, whole};
+use crate::half_open::TCP_PORT;
+use crate::parse::refused;
+use crate::scene::{Client, Dial, dial, ready, usual_hello};
+use crate::syn::offers;
+
+/// A port of the VIP that nobody serves.
+const UNSERVED: u16 = 444;
+
+/// Runs XDP on the frame in a unit of time in which TCX has sent something to the client, as it does first in each: otherwise XDP
+/// would pass it for that reason.
+fn front(programs: &mut Programs, family: Family, frame: &[u8]) -> Outcome {
+    let other = dial(family).port(1).syn().bytes();
+    for _ in 0..100 {
+        programs.ingress(Device::Client, &other);
+        let outcome = programs.front(Device::Client, frame);
+        if programs.front(Device::Client, &other).verdict == xdp_verdict::TX {
+            return outcome;
+        }
+    }
+    panic!("XDP does not answer a SYN, whenever it comes");
+}
+
+#[track_caller]
+fn assert_answered(outcome: &Outcome, reason: Reason) {
+    assert_eq!((&outcome.counted[..], outcome.verdict), (&[(reason, 1)][..], xdp_verdict::TX));
+}
+
+#[track_caller]
+fn assert_unchanged(outcome: &Outcome, frame: &[u8], what: &str) {
+    assert_eq!((&outcome.counted[..], outcome.verdict), (&[][..], xdp_verdict::PASS), "{what}");
+    assert_bytes(&outcome.packet, frame);
+}
+
+#[track_caller]
+fn assert_dropped(outcome: &Outcome, reason: Reason, what: &str) {
+    assert_eq!((&outcome.counted[..], outcome.verdict), (&[(reason, 1)][..], xdp_verdict::DROP), "{what}");
+}
+
+fn tcp_at(family: Family) -> usize {
+    ETHERNET_BYTES + if family.is_v4() { 20 } else { 40 }
+}
+
+fn syn(family: Family) -> Vec<u8> {
+    dial(family).syn().bytes()
+}
+
+/// Returns the segment with the timestamp of another: time goes on between two answers.
+fn at_the_time_of(mut segment: Segment, other: &Segment) -> Segment {
+    if let Some((value, echo)) = timestamps(other) {
+        for option in &mut segment.options {
+            if matches!(option, TcpOption::Timestamps(..)) {
+                *option = TcpOption::Timestamps(value, echo);
+            }
+        }
+    }
+    segment
+}
+
+#[test]
+fn a_syn_gets_the_answer_of_tcx() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for offer in offers() {
+            let frame = dial(family).offer(offer).syn().bytes();
+            // An epoch may end in between: the cookies of the next one are others.
+            let mut tries = 0..3;
+            while tries.next().is_some() {
+                let theirs = programs.ingress(Device::Client, &frame);
+                let ours = front(&mut programs, family, &frame);
+                assert_answered(&ours, Reason::XdpAnswered);
+                assert_eq!(ours.packet.len(), theirs.packet.len());
+                let (ours, theirs) = (whole(&ours.packet), whole(&theirs.packet));
+                if ours.seq == theirs.seq {
+                    assert_eq!(at_the_time_of(ours, &theirs).bytes(), theirs.bytes());
+                    break;
+                }
+            }
+            assert!(!tries.is_empty(), "no cookie was TCX's: {offer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_handshake_that_xdp_answered_is_continued_by_tcx() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let dial = dial(family);
+        let answer = whole(&front(&mut programs, family, &dial.syn().bytes()).packet);
+        let client = Client { dial, cookie: 0, time: 0 }.told(&answer);
+        let backend = client.ask(&mut programs, &usual_hello());
+        assert_eq!(backend.accept(&mut programs).counted[0].0, Reason::ConnectHello);
+        assert!(client.flow(&programs).is_some());
+    }
+}
+
+#[test]
+fn a_syn_to_an_unserved_port_gets_the_rst_of_tcx() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for offer in offers() {
+            let frame = dial(family).to_port(UNSERVED).offer(offer).syn().bytes();
+            let theirs = programs.ingress(Device::Client, &frame);
+            assert_eq!(theirs.counted, [(Reason::ClassifyNoListener, 1)]);
+            let ours = front(&mut programs, family, &frame);
+            assert_answered(&ours, Reason::XdpNoListener);
+            assert_bytes(&ours.packet, &theirs.packet);
+        }
+    }
+}
+
+#[test]
+fn padding_behind_a_syn_changes_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for bytes in [1, 6, 200, 1_400] {
+            let mut frame = syn(family);
+            frame.resize(frame.len() + bytes, 0x5a);
+            let ours = front(&mut programs, family, &frame);
+            assert_answered(&ours, Reason::XdpAnswered);
+            assert_eq!(whole(&ours.packet).bytes().len(), ours.packet.len());
+        }
+    }
+}
+
+/// Returns frames that XDP does not judge.
+fn not_judged(family: Family) -> Vec<(&'static str, Vec<u8>)> {
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = syn(family);
+        change(&mut frame);
+        frame
+    };
+    let at = tcp_at(family);
+    let segment = || dial(family).segment().seq(7);
+    let mut all = vec![
+        ("ACK", segment().ack(9).bytes()),
+        ("data", segment().ack(9).payload(usual_hello()).bytes()),
+        ("SYN-ACK", dial(family).syn().ack(9).bytes()),
+        ("ACK with impossible flags", dial(family).syn().ack(9).fin().bytes()),
+        ("truncated, with ACK", segment().ack(9).payload(vec![1; 40]).bytes()[..at + 30].to_vec()),
+        ("RST", segment().rst().bytes()),
+        ("FIN", segment().fin().bytes()),
+        ("RST to a port without listener", dial(family).to_port(UNSERVED).segment().rst().bytes()),
+        ("SYN with data", dial(family).syn().payload(usual_hello()).bytes()),
+        ("wrong TCP checksum", with(&|frame| frame[at + 16] ^= 1)),
+        ("checksum left to a device", partial(family)),
+        ("another host's link address", with(&|frame| frame[5] ^= 1)),
+        ("broadcast", with(&|frame| frame[..6].fill(0xff))),
+        ("VLAN tag", with(&|frame| drop(frame.splice(12..12, [0x81, 0, 0, 7])))),
+        ("another EtherType", with(&|frame| frame[12..14].copy_from_slice(&[0x88, 0xcc]))),
+        ("another protocol", with(&|frame| frame[if family.is_v4() { 23 } else { 20 }] = 17)),
+        ("another destination", elsewhere(family)),
+        ("shorter than addresses", syn(family)[..30].to_vec()),
+    ];
+    all.extend(refused(&syn(family), family));
+    if family.is_v4() {
+        for word in [0x2000u16, 0x2001, 0x00b9] {
+            all.push((
+                "fragment",
+                with(&|frame| ip_header(frame, |ip| ip[6..8].copy_from_slice(&word.to_be_bytes()))),
+            ));
+        }
+        all.push(("wrong IP checksum", with(&|frame| frame[24] ^= 1)));
+    } else {
+        all.push(("fragment", with(&|frame| frame[20] = 44)));
+        all.push(("another version", with(&|frame| frame[14] = 0x50)));
+    }
+    all
+}
+
+/// Changes the IPv4 header of a frame, with its checksum.
+fn ip_header(frame: &mut [u8], change: impl Fn(&mut [u8])) {
+    let ip = &mut frame[14..34];
+    change(ip);
+    ip[10..12].fill(0);
+    let sum = checksum(ip, 0).to_be_bytes();
+    ip[10..12].copy_from_slice(&sum);
+}
+
+/// Returns a SYN whose checksum its sender left to a device: the field has the sum of the pseudo header.
+fn partial(family: Family) -> Vec<u8> {
+    let mut frame = syn(family);
+    let at = tcp_at(family);
+    let tcp_bytes = (frame.len() - at) as u32;
+    let addresses = if family.is_v4() { &frame[26..34] } else { &frame[22..54] };
+    let sum = !checksum(addresses, 6 + tcp_bytes);
+    frame[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// Returns a SYN to an address that is not ours.
+fn elsewhere(family: Family) -> Vec<u8> {
+    let mut segment = dial(family).syn();
+    segment.to.set_ip(client(family));
+    segment.bytes()
+}
+
+#[test]
+fn what_xdp_does_not_judge_passes_unchanged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for (what, frame) in not_judged(family) {
+            let outcome = front(&mut programs, family, &frame);
+            assert_unchanged(&outcome, &frame, what);
+        }
+    }
+}
+
+#[test]
+fn what_nobody_sends_is_dropped_for_the_reason_of_tcx() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let at = tcp_at(family);
+        let with = |offset: usize, value: u8| {
+            let mut frame = syn(family);
+            frame[at + offset] = value;
+            frame
+        };
+        let whole_length = syn(family).len();
+        let all = [
+            ("no TCP header", syn(family)[..at].to_vec(), Reason::ParseTruncated),
+            ("half a TCP header", syn(family)[..at + 10].to_vec(), Reason::ParseTruncated),
+            ("less than it says", syn(family)[..whole_length - 1].to_vec(), Reason::ParseTruncated),
+            ("header too short", with(12, 0x40), Reason::ParseTcpHeader),
+            ("header too long", with(12, 0xf0), Reason::ParseTcpHeader),
+            ("SYN and FIN", with(13, flag::SYN | flag::FIN), Reason::ParseFlags),
+            ("SYN and RST", with(13, flag::SYN | flag::RST), Reason::ParseFlags),
+            ("no flags", with(13, 0), Reason::ParseFlags),
+        ];
+        for (what, frame, reason) in all {
+            assert_eq!(programs.ingress(Device::Client, &frame).counted, [(reason, 1)], "{what}");
+            assert_dropped(&programs.front(Device::Client, &frame), reason, what);
+            let mut theirs = frame.clone();
+            theirs[5] ^= 1;
+            assert_unchanged(&programs.front(Device::Client, &theirs), &theirs, what);
+            let mut acknowledging = frame;
+            if let Some(flags) = acknowledging.get_mut(at + 13) {
+                *flags |= flag::ACK;
+                assert_unchanged(&programs.front(Device::Client, &acknowledging), &acknowledging, what);
+            }
+        }
+        let mut strange = elsewhere(family);
+        strange[at + 13] = 0;
+        assert_unchanged(&programs.front(Device::Client, &strange), &strange, "not for a VIP");
+    }
+}
+
+/// Asserts that the SYN is answered, and not while `wrong` is so.
+#[track_caller]
+fn assert_unchanged_while(
+    programs: &mut Programs,
+    dial: Dial,
+    what: &str,
+    wrong: impl Fn(&mut Programs),
+    right: impl Fn(&mut Programs),
+) {
+    let frame = dial.syn().bytes();
+    let answered = |programs: &mut Programs| front(programs, dial.family, &frame).verdict;
+    assert_eq!(answered(programs), xdp_verdict::TX, "{what}: before");
+    for _ in 0..100 {
+        right(programs);
+        programs.ingress(Device::Client, &syn(dial.family));
+        wrong(programs);
+        let outcome = programs.front(Device::Client, &frame);
+        right(programs);
+        // Otherwise this is another unit of time already.
+        if programs.front(Device::Client, &frame).verdict == xdp_verdict::TX {
+            return assert_unchanged(&outcome, &frame, what);
+        }
+    }
+    panic!("{what}: not answered afterwards");
+}
+
+fn change_listener(programs: &mut Programs, family: Family, change: impl Fn(Listener) -> Listener) {
+    let key = ListenerKey { address: vip(family).into(), port: Port::new(TLS_PORT), reserved: [0; 2] };
+    let listener: Listener = programs.entry(name::LISTENERS, key).expect("a listener");
+    programs.listener(vip(family), TLS_PORT, change(listener));
+}
+
+#[test]
+fn what_only_tcx_may_decide_passes_unchanged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let (served, unserved) = (dial(family), dial(family).to_port(UNSERVED));
+        let drain = |on: u32| move |programs: &mut Programs| programs.set(name::DRAIN, 0, on);
+        for dial in [served, unserved] {
+            assert_unchanged_while(&mut programs, dial, "drain", drain(1), drain(0));
+            let roles = |roles: u32| move |programs: &mut Programs| programs.address(vip(family), roles);
+            let source = roles(ROLE_VIP | ROLE_SOURCE);
+            assert_unchanged_while(&mut programs, dial, "source address", source, roles(ROLE_VIP));
+            let trace = |until_ns: u64| {
+                let filter = TraceFilter { until_ns, ..TraceFilter::zeroed() };
+                move |programs: &mut Programs| programs.set(name::TRACE, 0, filter)
+            };
+            assert_unchanged_while(&mut programs, dial, "trace", trace(u64::MAX), trace(0));
+            let flow = |programs: &mut Programs| {
+                programs.insert(name::FLOWS, dial.tuple(), Flow::zeroed());
+            };
+            let none = |programs: &mut Programs| {
+                if programs.entry::<_, Flow>(name::FLOWS, dial.tuple()).is_some() {
+                    programs.remove::<_, Flow>(name::FLOWS, dial.tuple());
+                }
+            };
+            assert_unchanged_while(&mut programs, dial, "open connection", flow, none);
+        }
+        let own = |roles: u32| move |programs: &mut Programs| programs.address(vip(family), roles);
+        assert_unchanged_while(&mut programs, unserved, "own port", own(ROLE_VIP | ROLE_OWN), own(ROLE_VIP));
+        let policy = |policy: u16| {
+            move |programs: &mut Programs| change_listener(programs, family, |l| Listener { policy, ..l })
+        };
+        assert_unchanged_while(&mut programs, served, "source ranges", policy(POLICY_NOBODY), policy(0));
+    }
+}
+
+#[test]
+fn a_tcp_listeners_syn_passes_unchanged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    programs.tcp_listener(TCP_PORT);
+    for family in FAMILIES {
+        let frame = dial(family).to_port(TCP_PORT).syn().bytes();
+        assert_unchanged(&front(&mut programs, family, &frame), &frame, "TCP listener");
+    }
+}
+
+#[test]
+fn admitted_clients_are_answered_where_others_are_not() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        programs.policy(5, client(family), if family.is_v4() { 32 } else { 128 });
+        change_listener(&mut programs, family, |listener| Listener { policy: 5, ..listener });
+        assert_answered(&front(&mut programs, family, &syn(family)), Reason::XdpAnswered);
+    }
+}
+
+#[test]
+fn answers_that_leave_by_another_device_are_left_to_tcx() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let mut frame = syn(family);
+        frame[..6].copy_from_slice(&Device::Backend.near_mac());
+        programs.ingress(Device::Backend, &frame);
+        assert_unchanged(&programs.front(Device::Backend, &frame), &frame, "another egress");
+        let mut malformed = frame;
+        malformed[tcp_at(family) + 13] = 0;
+        assert_unchanged(&programs.front(Device::Backend, &malformed), &malformed, "another egress");
+    }
+}
+
+#[test]
+fn the_first_answer_of_each_unit_of_time_is_left_to_tcx() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        assert_answered(&front(&mut programs, family, &syn(family)), Reason::XdpAnswered);
+        std::thread::sleep(tests::world::HOP_AGE);
+        assert_unchanged(&programs.front(Device::Client, &syn(family)), &syn(family), "nobody was asked");
+        assert_answered(&front(&mut programs, family, &syn(family)), Reason::XdpAnswered);
+    }
+}
+
+#[test]
+fn without_a_resolved_neighbour_or_forwarding_a_syn_passes_unchanged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let frame = syn(family);
+        let address = client(family);
+        let [a, b, c, d, e, f] = Device::Client.far_mac();
+        let put = format!(
+            "neigh replace {address} lladdr {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} dev client nud permanent\n"
+        );
+        let delete = format!("neigh del {address} dev client\n");
+        for _ in 0..100 {
+            programs.ingress(Device::Client, &frame);
+            programs.world.node.ip(&delete).expect("`ip` takes the command");
+            let outcome = programs.front(Device::Client, &frame);
+            programs.world.node.ip(&put).expect("`ip` takes the command");
+            if programs.front(Device::Client, &frame).verdict == xdp_verdict::TX {
+                assert_unchanged(&outcome, &frame, "neighbour unknown");
+                break;
+            }
+        }
+    }
+}
