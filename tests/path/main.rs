@@ -38,6 +38,7 @@ mod tls_features;
 mod limits;
 mod crowd;
 mod flood;
+mod front;
 mod full;
 mod full_order;
 mod drift;

@@ -53,6 +53,8 @@ pub struct Settings {
     pub connecting_per_source: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l2: Option<L2>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xdp_devices: Option<Vec<String>>,
 }
 
 /// Whether addresses are announced by ARP and neighbour discovery.

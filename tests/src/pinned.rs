@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
 use aya::programs::ProgramInfo;
+use aya::programs::links::{FdLink, LinkType, PinnedLink};
 
 use crate::schedule::{bpf, owned};
 
@@ -88,4 +89,12 @@ pub fn set_pinned<V: Pod>(path: &Path, index: u32, value: V) -> Result<()> {
 pub fn pinned_program(path: &Path) -> Result<u32> {
     let info = ProgramInfo::from_pin(path);
     Ok(info.with_context(|| format!("opening {}", path.display()))?.id())
+}
+
+/// Returns the kernel's IDs of a pinned XDP link and of the program in it.
+pub fn pinned_xdp_link(path: &Path) -> Result<(u32, u32)> {
+    let link = PinnedLink::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let info = FdLink::from(link).info()?;
+    anyhow::ensure!(info.link_type()? == LinkType::Xdp, "{} is no XDP link", path.display());
+    Ok((info.id(), info.program_id()))
 }

@@ -39,6 +39,7 @@ fn values_that_cannot_be_meant_are_refused_with_their_place() {
         ("addresses.shared={192.0.2.1-192.0.2.3}", "at '/addresses/shared/0'"),
         ("addresses.tlsPorts={443,65536}", "at '/addresses/tlsPorts/1'"),
         ("devices={longer-than-fifteen}", "at '/devices/0'"),
+        ("settings.xdpDevices={longer-than-fifteen}", "at '/settings/xdpDevices/0'"),
         ("image.digest=sha256:12", "at '/image/digest'"),
         ("image.tag=a b", "at '/image/tag'"),
         ("seccompProfile.type=Localhost", "missing property 'localhostProfile'"),
@@ -69,7 +70,7 @@ fn the_binary_reads_what_the_chart_writes() {
     let odd = [
         "--set=addresses.ranges={192.0.2.0/26,198.51.100.7},addresses.shared={192.0.2.8/30},addresses.tlsPorts={443,6443}",
         "--set=addresses.excluded={10.0.0.0/8,2001:db8:1::/48},devices={eth0,bond0.100}",
-        "--set=settings.sourceAddresses={192.0.2.9,2001:db8::9},settings.idleTimeout=90m,probe.enabled=true",
+        "--set=settings.sourceAddresses={192.0.2.9,2001:db8::9},settings.idleTimeout=90m,settings.xdpDevices={eth0},probe.enabled=true",
         "--set=probe.type=tls,probe.interval=2s,probe.timeout=500ms",
     ];
     for options in [&[][..], EVERYTHING, &with_file, &odd] {
@@ -79,6 +80,7 @@ fn the_binary_reads_what_the_chart_writes() {
     }
     let (read, _) = config::parse_chart(&file(&odd));
     assert_eq!(read.devices.iter().map(|name| &**name).collect::<Vec<_>>(), ["eth0", "bond0.100"]);
+    assert_eq!(read.facts.settings.xdp_devices.iter().map(|name| &**name).collect::<Vec<_>>(), ["eth0"]);
     assert_eq!(read.policy.ranges.len(), 2);
     assert_eq!(read.policy.excluded.len(), 2);
     assert_eq!(read.policy.tls_ports, [443, 6443].into());
@@ -164,7 +166,9 @@ fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
         object(&objects, "ConfigMap", "vestibule")["data"]["vestibule.yaml"].as_str().unwrap().to_owned()
     };
     let without = file(&[]);
-    assert!(!without.contains("l2") && !without.contains("agentGraceSeconds"), "{without}");
+    for unknown in ["l2", "agentGraceSeconds", "xdpDevices"] {
+        assert!(!without.contains(unknown), "{without}");
+    }
     let with = file(&["--set=addresses.l2=true", "--set=agentGraceSeconds=2"]);
     assert!(with.contains("\n  l2: true\n") && with.contains("\nagentGraceSeconds: 2\n"), "{with}");
     for refused in

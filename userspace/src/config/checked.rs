@@ -110,6 +110,9 @@ impl Check<'_> {
                 .unwrap_or(default.flows_per_source),
             connecting_per_source: self.limit("connectingPerSource", raw.connecting_per_source, &MAX_HELLOS),
             l2: raw.l2.and_then(|raw| self.l2(&raw)),
+            xdp_devices: self.list(raw.xdp_devices.unwrap_or_default(), value::device, |i| {
+                format!("settings.xdpDevices[{i}]")
+            }),
         }
     }
 

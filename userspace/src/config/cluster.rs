@@ -159,7 +159,7 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let excluded = check
         .list(addresses.excluded.unwrap_or_default(), value::block, |i| format!("addresses.excluded[{i}]"));
     let (probe, probe_defaults, panic_percent) = check.probe(raw.probe.unwrap_or_default());
-    let devices = check.list(raw.devices.unwrap_or_default(), device, |i| format!("devices[{i}]"));
+    let devices = check.list(raw.devices.unwrap_or_default(), value::device, |i| format!("devices[{i}]"));
     let saved_max_age = check.saved_max_age(raw.saved_state.unwrap_or_default()).unwrap_or(SAVED_MAX_AGE);
     let mut origins = Opaques::default();
     if let Some(raw) = raw.ingress {
@@ -353,15 +353,6 @@ fn class(text: &str) -> Result<Arc<str>, Wrong> {
     Ok(text.into())
 }
 
-/// Checks a device's name by the kernel's rules: 1 to 15 bytes, without white space, '/' and ':'.
-fn device(text: &str) -> Result<Arc<str>, Wrong> {
-    let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
-    if text.is_empty() || text.len() > 15 || text.contains(strange) || matches!(text, "." | "..") {
-        return wrong("is not a device's name", "write a name that `ip link` shows, such as \"eth0\"");
-    }
-    Ok(text.into())
-}
-
 /// Parses a CIDR, `first-last` or a single address. Only addresses that clients can dial are valid.
 fn range(text: &str) -> Result<AddressRange, Wrong> {
     let (first, last) = if let Some((first, last)) = text.split_once('-') {
@@ -459,6 +450,20 @@ savedState:
         for text in ["agentGraceSeconds: 15s\n", "addresses: {l2: maybe}\n"] {
             assert_eq!(problems(text).len(), 1, "{text}");
         }
+    }
+
+    #[test]
+    fn devices_for_xdp_are_none_unless_they_are_named() {
+        let with = |names: &str| format!("settings: {{ xdpDevices: {names} }}\n");
+        let read = |text: &str| parse_chart(text).0.facts.settings.xdp_devices;
+        assert!(read(FILE).is_empty());
+        assert_eq!(read(&with("[eth0, bond0.7]")), [Arc::from("eth0"), Arc::from("bond0.7")]);
+        for (names, field) in [("[eth0, eth0]", "[1]"), ("[\"eth 0\"]", "[0]"), ("[an-overlong-name]", "[0]")]
+        {
+            let told = problems(&with(names));
+            assert!(told[0].contains(&format!("settings.xdpDevices{field}: ")), "{told:?}");
+        }
+        assert_eq!(problems(&with("on")).len(), 1);
     }
 
     #[test]

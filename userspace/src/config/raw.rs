@@ -45,6 +45,7 @@ pub(super) struct RawSettings<'a> {
     pub(super) flows_per_source: Option<i64>,
     pub(super) connecting_per_source: Option<i64>,
     pub(super) l2: Option<RawL2>,
+    pub(super) xdp_devices: Option<Vec<Text<'a>>>,
 }
 
 /// `settings.l2`.

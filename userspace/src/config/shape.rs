@@ -36,6 +36,7 @@ pub(super) const SETTINGS: &[(&str, Shape)] = &[
     ("flowsPerSource", Shape::Whole),
     ("connectingPerSource", Shape::Whole),
     ("l2", Shape::Table(L2)),
+    ("xdpDevices", Shape::List(&Shape::Text)),
 ];
 
 const L2: &[(&str, Shape)] =

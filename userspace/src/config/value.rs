@@ -5,6 +5,7 @@ use common::decide::route_key::SUFFIX_BYTES_MAX;
 use common::decide::server_name::{NameError, RESERVED};
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What is wrong with a value, and the remedy.
@@ -187,6 +188,15 @@ fn server_name(text: &str) -> Result<ServerName, Wrong> {
         }
         .to_owned(),
     })
+}
+
+/// Checks a device's name by the kernel's rules: 1 to 15 bytes, without white space, '/' and ':'.
+pub(super) fn device(text: &str) -> Result<Arc<str>, Wrong> {
+    let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
+    if text.is_empty() || text.len() > 15 || text.contains(strange) || matches!(text, "." | "..") {
+        return wrong("is not a device's name", "write a name that `ip link` shows, such as \"eth0\"");
+    }
+    Ok(text.into())
 }
 
 #[cfg(test)]

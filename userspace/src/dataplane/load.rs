@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use aya::programs::{ProgramError, SchedClassifier};
+use aya::programs::{ProgramError, ProgramFd, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::{self, ABI_VERSION};
 
@@ -129,6 +129,18 @@ impl Programs {
     pub(super) fn ingress(&mut self) -> Result<&mut SchedClassifier, LoadError> {
         classifier(&mut self.object, program::INGRESS)
     }
+
+    /// The XDP program. It is loaded when a device is to have it for the first time.
+    pub(super) fn front(&mut self) -> Result<&ProgramFd, LoadError> {
+        let name = program::FRONT;
+        let failed = |source: ProgramError| LoadError::Program { program: name, source: Box::new(source) };
+        let front = self.object.program_mut(name).ok_or(LoadError::NoProgram(name))?;
+        let front: &mut Xdp = front.try_into().map_err(failed)?;
+        if front.fd().is_err() {
+            front.load().map_err(|error| refused(name, error))?;
+        }
+        front.fd().map_err(failed)
+    }
 }
 
 fn remove_if_there(path: &Path) -> Result<(), PinError> {
@@ -144,12 +156,16 @@ fn classifier<'a>(object: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Sc
 }
 
 fn load_program(object: &mut Ebpf, name: &'static str) -> Result<(), LoadError> {
-    classifier(object, name)?.load().map_err(|error| match error {
+    classifier(object, name)?.load().map_err(|error| refused(name, error))
+}
+
+fn refused(program: &'static str, error: ProgramError) -> LoadError {
+    match error {
         ProgramError::LoadError { io_error, verifier_log } => {
-            LoadError::Verifier { program: name, source: io_error, log: tail(&verifier_log.to_string()) }
+            LoadError::Verifier { program, source: io_error, log: tail(&verifier_log.to_string()) }
         }
-        other => LoadError::Program { program: name, source: Box::new(other) },
-    })
+        other => LoadError::Program { program, source: Box::new(other) },
+    }
 }
 
 /// Returns the last lines of a verifier log, without empty lines.
@@ -248,8 +264,8 @@ mod tests {
     }
 
     #[test]
-    fn the_object_holds_both_programs() {
-        for name in [program::INGRESS, program::EXPIRE] {
+    fn the_object_holds_all_programs() {
+        for name in [program::INGRESS, program::EXPIRE, program::FRONT] {
             assert!(OBJECT.windows(name.len()).any(|w| w == name.as_bytes()), "{name}");
         }
     }

@@ -12,6 +12,8 @@ pub mod pin;
 pub mod load;
 /// Attaches the program to devices.
 pub mod attach;
+/// Attaches the XDP program to devices.
+pub mod front;
 /// The programs on a device.
 pub mod hooks;
 /// The pinned maps.

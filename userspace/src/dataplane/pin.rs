@@ -12,15 +12,20 @@ use common::maps::name;
 /// Where the BPF file system is mounted.
 pub const BPFFS: &str = "/sys/fs/bpf";
 
+/// What the name of a pinned XDP link begins with. Releases that have no XDP leave such a pin alone until they remove all.
+const FRONT_LINK: &str = "xdp-";
+
 /// Magic number of bpffs (linux/magic.h).
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 
-/// The programs. Each has the same name as its entry point and its pin.
+/// The programs. Each has the same name as its entry point and, if it is pinned, its pin.
 pub mod program {
     /// Attached to every selected device.
     pub const INGRESS: &str = "ingress";
     /// Run by the daemon to end connections where no packet triggers it.
     pub const EXPIRE: &str = "expire";
+    /// Attached to the devices on which the operator wants XDP; it has no pin of its own.
+    pub const FRONT: &str = "front";
 }
 
 /// Why the pin folder cannot be used.
@@ -103,6 +108,16 @@ impl Pins {
         self.folder.join("links")
     }
 
+    /// The pin of a device's XDP link, beside those that [`Self::linked_devices`] lists.
+    pub fn front(&self, ifindex: u32) -> PathBuf {
+        self.links().join(format!("{FRONT_LINK}{ifindex}"))
+    }
+
+    /// Returns the indices of devices with a pinned XDP link.
+    pub fn front_devices(&self) -> Result<Vec<u32>, PinError> {
+        Ok(self.link_names()?.iter().filter_map(|name| name.strip_prefix(FRONT_LINK)?.parse().ok()).collect())
+    }
+
     /// Creates the folders. Mounts bpffs if it is missing.
     pub fn prepare(&self) -> Result<(), PinError> {
         if !on_bpffs(&self.folder) && self.folder.starts_with(BPFFS) {
@@ -155,14 +170,17 @@ impl Pins {
 
     /// Returns the indices of devices with a pinned link.
     pub fn linked_devices(&self) -> Result<Vec<u32>, PinError> {
+        Ok(self.link_names()?.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    fn link_names(&self) -> Result<Vec<String>, PinError> {
         let folder = self.links();
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(PinError::io(&folder, "list")(e)),
         };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        Ok(names.collect())
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
     }
 
     /// Removes links first (the kernel handles all traffic from then on), then programs, maps and the folder.

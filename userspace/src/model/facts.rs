@@ -131,6 +131,8 @@ pub struct Settings {
     pub connecting_per_source: Option<u32>,
     /// Answers ARP and neighbour discovery for the addresses of listeners; `None`: not at all.
     pub l2: Option<L2>,
+    /// Names of devices on which XDP answers and drops what it can, before TCX.
+    pub xdp_devices: Vec<Arc<str>>,
 }
 
 /// How addresses are announced by ARP and neighbour discovery.
@@ -179,6 +181,7 @@ impl Default for Settings {
             flows_per_source: 65_536,
             connecting_per_source: None,
             l2: None,
+            xdp_devices: Vec::new(),
         }
     }
 }

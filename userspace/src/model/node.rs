@@ -18,8 +18,14 @@ pub struct Link {
     pub link_address: Option<[u8; 6]>,
     /// Whether frames can be sent on it now (`IFF_LOWER_UP`).
     pub has_carrier: bool,
-    /// The number of an XDP program on it: whosever, ours are none.
+    /// The number of an XDP program on it, whosever.
     pub xdp: Option<u32>,
+    /// The index of the device that it is a part of: a bridge or bond.
+    pub master: Option<u32>,
+    /// The index of the device that it sends and receives through: of a VLAN or macvlan device.
+    pub lower: Option<u32>,
+    /// Whether it is an end of a veth pair.
+    pub is_veth: bool,
 }
 
 /// The node's network at one moment.

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -58,7 +60,12 @@ fn link(message: &LinkMessage) -> Link {
         link_address: None,
         has_carrier: message.header.flags.contains(LinkFlags::LowerUp),
         xdp: None,
+        master: None,
+        lower: None,
+        is_veth: false,
     };
+    // A device in another namespace, and the other end of a pair, are named by the same attribute.
+    let mut is_elsewhere = false;
     let speaks_arp = link.ethernet && !message.header.flags.contains(LinkFlags::Noarp);
     for attribute in &message.attributes {
         match attribute {
@@ -73,9 +80,14 @@ fn link(message: &LinkMessage) -> Link {
                     _ => None,
                 });
             }
+            LinkAttribute::Controller(index) => link.master = Some(*index),
+            LinkAttribute::Link(index) => link.lower = Some(*index),
+            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
+            LinkAttribute::LinkInfo(parts) => link.is_veth = parts.contains(&LinkInfo::Kind(InfoKind::Veth)),
             _ => {}
         }
     }
+    link.lower = link.lower.filter(|_| !is_elsewhere && !link.is_veth);
     link
 }
 

@@ -75,6 +75,9 @@ settings:
   helloTimeout: {{ .Values.settings.helloTimeout }}
   sourcePorts: {{ quote .Values.settings.sourcePorts }}
   sourceAddresses: {{ toJson .Values.settings.sourceAddresses }}
+  {{- with .Values.settings.xdpDevices }}
+  xdpDevices: {{ toJson . }}
+  {{- end }}
 probe:
   enabled: {{ .Values.probe.enabled }}
   type: {{ .Values.probe.type }}

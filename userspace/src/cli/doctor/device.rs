@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::{Finding, Verdict, finding};
+use crate::dataplane::front;
 use crate::dataplane::hooks::{self, Attached, Hook};
 use crate::dataplane::pin::Pins;
 use crate::model::Link;
@@ -16,7 +17,8 @@ const MTU_MIN: u32 = 1280;
 pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
     let name = &link.name;
     let mut findings = Vec::new();
-    findings.extend(link.xdp.map(|id| xdp(name, id)));
+    let front = front::program(pins, index).ok().flatten();
+    findings.extend(link.xdp.map(|id| xdp(link, id, front)));
     let ours = hooks::ours(pins).ok().flatten();
     for hook in Hook::ALL {
         let what = format!("{name} {}", hook.text());
@@ -57,14 +59,18 @@ pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
     findings
 }
 
-/// Reports an XDP program. It runs before all others, and is never ours.
-fn xdp(device: &str, id: u32) -> Finding {
-    finding(
-        Verdict::Note,
-        format!("{device} xdp"),
-        named(&Attached::of(id)),
-        "runs before ours and may take packets for our addresses",
-    )
+/// Reports an XDP program, which runs before all others. `ours` is the one in our link.
+fn xdp(link: &Link, id: u32, ours: Option<u32>) -> Finding {
+    let what = format!("{} xdp", link.name);
+    if ours == Some(id) {
+        let (verdict, remedy) = match link.is_veth {
+            true => (Verdict::Note, "on veth its answers wait unless the other end has an XDP program, too"),
+            false => (Verdict::Ok, ""),
+        };
+        return finding(verdict, what, format!("#{id} (ours)"), remedy);
+    }
+    let remedy = "runs before ours and may take packets for our addresses";
+    finding(Verdict::Note, what, named(&Attached::of(id)), remedy)
 }
 
 fn offloads(device: &str) -> Vec<Finding> {
@@ -152,6 +158,19 @@ mod tests {
         let found = order("eth0 tcx/ingress".into(), &both, Some(7));
         assert_eq!((found.verdict, found.found.as_str()), (Verdict::Ok, "#7 (ours), then #9"));
         assert_eq!(order(String::new(), &both, None).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn an_xdp_program_is_ours_if_it_is_in_our_link() {
+        let link = Link { name: "eth0".into(), ..Link::default() };
+        let found = |link: &Link, ours| {
+            let found = xdp(link, 7, ours);
+            (found.verdict, found.found.ends_with("(ours)"))
+        };
+        assert_eq!(found(&link, Some(7)), (Verdict::Ok, true));
+        assert_eq!(found(&link, Some(8)), (Verdict::Note, false));
+        assert_eq!(found(&link, None), (Verdict::Note, false));
+        assert_eq!(found(&Link { is_veth: true, ..link }, Some(7)), (Verdict::Note, true));
     }
 
     #[test]

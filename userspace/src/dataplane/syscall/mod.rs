@@ -8,6 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+/// Links of XDP programs.
+pub(super) mod link;
+
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
@@ -130,11 +133,18 @@ struct Query {
 }
 
 fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i64> {
-    // SAFETY: every attribute struct in this file is the leading part of the kernel's struct for its command.
+    // SAFETY: every attribute struct in this file and in `link` is the leading part of the kernel's struct for its command.
     // Its pointers come from slices that live through the call.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Runs a command that returns a descriptor.
+fn opened<T>(command: libc::c_long, attributes: &mut T) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attributes)?;
+    // SAFETY: the kernel has just created this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 fn raw(fd: &impl AsFd) -> u32 {
@@ -145,9 +155,7 @@ fn raw(fd: &impl AsFd) -> u32 {
 /// Opens a pinned map or program.
 pub(super) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let fd = bpf(BPF_OBJ_GET, &mut Object { path: path.as_ptr() as u64, fd: 0, flags: 0 })?;
-    // SAFETY: the kernel has just created this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    opened(BPF_OBJ_GET, &mut Object { path: path.as_ptr() as u64, fd: 0, flags: 0 })
 }
 
 pub(super) fn map_info(map: &impl AsFd) -> io::Result<MapInfo> {
@@ -179,9 +187,7 @@ pub(super) fn program_id(program: &impl AsFd) -> io::Result<u32> {
 
 /// Returns the name of the program with this id, as in its object. Requires CAP_SYS_ADMIN.
 pub(super) fn program_name(id: u32) -> io::Result<String> {
-    let fd = bpf(BPF_PROG_GET_FD_BY_ID, &mut ProgramId { id, next: 0, flags: 0 })?;
-    // SAFETY: the kernel has just created this descriptor for us.
-    let program = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+    let program = opened(BPF_PROG_GET_FD_BY_ID, &mut ProgramId { id, next: 0, flags: 0 })?;
     let name = program_info(&program)?.name;
     let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(name.get(..length).unwrap_or(&name)).into_owned())

@@ -14,6 +14,7 @@ use super::checks::{
 };
 use super::complaints::Complaints;
 use super::egress::Egress;
+use super::fronts;
 use super::prepared::{Options, Prepared, sizes};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
@@ -196,9 +197,11 @@ impl Control {
         let chosen = self.egress.chosen();
         // Before any route uses a device: without our program there, the node itself would answer replies.
         self.attach(&chosen.devices)?;
+        let fronts = self.follow_fronts(&chosen.devices)?;
         if !self.is_strict && self.egress.keep_to(&self.attached) {
             plan = plan::plan(&self.applied, &self.desired, self.egress.hops());
         }
+        plan.problems.extend(fronts);
         self.complaints.log(&plan.problems, &chosen);
         let before_writing = begun.elapsed();
         let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
@@ -299,6 +302,13 @@ impl Control {
         }
         self.reaper.ask(reaper::Order::Device(self.attached.first().copied().unwrap_or(LOOPBACK)))?;
         Ok(())
+    }
+
+    /// Attaches XDP where it is wanted, and detaches it elsewhere. Returns why a device does not have it.
+    fn follow_fronts(&mut self, devices: &BTreeSet<u32>) -> Result<Vec<Problem>, StartError> {
+        let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
+        let served = &self.attached & devices;
+        Ok(fronts::follow(names, node, &served, &mut self.programs, &self.pins)?)
     }
 
     /// Detaches the program from every other device, including those of an earlier start.

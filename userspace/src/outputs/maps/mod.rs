@@ -7,6 +7,8 @@ mod devices;
 mod egress;
 /// The work done before there is the right to write.
 mod prepared;
+/// Devices with XDP in front.
+mod fronts;
 /// What the kernel holds, and the writes that keep it in step.
 mod control;
 /// What cannot be done, and what is not held.

@@ -1,0 +1,217 @@
+//! XDP in front of TCX, on veth: the other end has a program, too, without which the driver sends no frame back, and makes checksums
+//! itself, for XDP answers no frame whose checksum is left to the device.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::addresses::{FAMILIES, server_name};
+use tests::config::Config;
+use tests::pinned::{pinned_program, pinned_xdp_link};
+use tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
+use tests::xdp_pass::PassAll;
+
+use crate::open::Open;
+use crate::scene::{ECHO_PORT, Scene, eventually};
+use crate::traffic::under_traffic;
+
+/// A port that nobody serves.
+const UNSERVED: u16 = 444;
+/// Connections of which most are answered by XDP: TCX answers the first one of each eighth of a second.
+const CONNECTIONS: u64 = 40;
+
+fn config(devices: &[&str]) -> Config {
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.xdp_devices = Some(devices.iter().map(|name| (*name).to_owned()).collect());
+    config
+}
+
+/// Starts a lab with XDP on the device towards the client.
+fn scene() -> (Scene, PassAll) {
+    let options = Options { offloads: false, ..Options::default() };
+    let scene = Scene::echo_with(&options, &config(&[CLIENT_DEVICE]));
+    let peer = PassAll::on(&scene.lab.client, UPLINK).unwrap();
+    (scene, peer)
+}
+
+fn pin(scene: &Scene) -> PathBuf {
+    let index = scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap();
+    scene.daemon.pins().join(format!("links/xdp-{index}"))
+}
+
+/// Returns the XDP program on the device towards the client, as rtnetlink reports it: 1 is the driver's mode.
+fn attached(lab: &Lab) -> Option<(u64, u64)> {
+    let output = lab.balancer.command("ip").args(["-j", "link", "show", CLIENT_DEVICE]).output().unwrap();
+    let links: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let xdp = links[0].get("xdp")?;
+    Some((xdp["mode"].as_u64()?, xdp["prog"]["id"].as_u64()?))
+}
+
+/// Asserts that our program is on the device, by a link and in the driver; returns the IDs of link and program.
+#[track_caller]
+fn assert_attached(scene: &Scene) -> (u32, u32) {
+    let (link, program) = pinned_xdp_link(&pin(scene)).unwrap();
+    assert_eq!(attached(&scene.lab), Some((1, u64::from(program))));
+    (link, program)
+}
+
+fn count(moved: &BTreeMap<String, u64>, reason: &str) -> u64 {
+    moved.get(reason).copied().unwrap_or(0)
+}
+
+/// Asserts that connections work and who answered their SYNs.
+#[track_caller]
+fn assert_answered(scene: &Scene, by_xdp: bool) {
+    for family in FAMILIES {
+        let (_, moved) = scene.counted(|| {
+            for _ in 0..CONNECTIONS {
+                Open::by_name(scene, family, &server_name(0)).assert_alive();
+            }
+        });
+        let (front, behind) = (count(&moved, "XdpAnswered"), count(&moved, "SynAnswered"));
+        assert_eq!(front + behind, CONNECTIONS, "{moved:?}");
+        match by_xdp {
+            true => assert!(front > CONNECTIONS / 4, "{moved:?}"),
+            false => assert_eq!(front, 0, "{moved:?}"),
+        }
+    }
+}
+
+#[test]
+fn xdp_answers_and_tcx_goes_on() {
+    tests::skip_without_root!();
+    let (mut scene, _peer) = scene();
+    let before = assert_attached(&scene);
+    assert_answered(&scene, true);
+    for family in FAMILIES {
+        let (_, moved) = scene.counted(|| {
+            for _ in 0..CONNECTIONS {
+                let refused =
+                    scene.lab.client.run(|| std::net::TcpStream::connect(scene.lab.vip(family, UNSERVED)));
+                assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+            }
+        });
+        assert!(count(&moved, "XdpNoListener") > CONNECTIONS / 4, "{moved:?}");
+        assert_eq!(count(&moved, "XdpNoListener") + count(&moved, "ClassifyNoListener"), CONNECTIONS);
+    }
+    let mut open = Open::by_name(&scene, FAMILIES[0], &server_name(1));
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    assert_eq!(assert_attached(&scene), before, "it outlives its daemon");
+    assert_answered(&scene, true);
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    let after = assert_attached(&scene);
+    assert!(
+        after.0 == before.0 && after.1 != before.1,
+        "the same link has the new program: {before:?}, {after:?}"
+    );
+    assert_answered(&scene, true);
+    scene.daemon.reload(&config(&[])).unwrap();
+    assert_eq!((attached(&scene.lab), pin(&scene).exists()), (None, false));
+    assert_answered(&scene, false);
+    open.assert_alive();
+    scene.daemon.reload(&config(&[CLIENT_DEVICE])).unwrap();
+    assert_attached(&scene);
+    scene.daemon.end(Signal::SIGTERM).unwrap();
+    scene.daemon.cli_text(&["detach"]).unwrap();
+    let gone = eventually(Duration::from_secs(2), || attached(&scene.lab).is_none());
+    assert!(gone && !scene.daemon.pins().exists());
+}
+
+#[test]
+fn nothing_is_lost_while_it_comes_and_goes() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
+    let index = scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap();
+    under_traffic(scene, |daemon, lab, traffic| {
+        for _ in 0..3 {
+            traffic.assert_goes_on("with XDP");
+            daemon.end(Signal::SIGKILL).unwrap();
+            traffic.assert_goes_on("without the daemon");
+            daemon.launch(&lab.balancer).unwrap();
+            traffic.assert_goes_on("with another daemon");
+            daemon.reload(&config(&[])).unwrap();
+            assert_eq!(attached(lab), None);
+            traffic.assert_goes_on("without XDP");
+            daemon.reload(&config(&[CLIENT_DEVICE])).unwrap();
+            pinned_xdp_link(&daemon.pins().join(format!("links/xdp-{index}"))).unwrap();
+        }
+        assert!(count(&daemon.reasons().unwrap(), "XdpAnswered") > 0);
+    });
+}
+
+#[test]
+fn by_default_there_is_no_xdp() {
+    tests::skip_without_root!();
+    let scene = Scene::echo();
+    assert_eq!((attached(&scene.lab), pin(&scene).exists()), (None, false));
+}
+
+/// Returns what `vestibule doctor` finds of XDP on the device towards the client.
+fn found(scene: &Scene) -> Option<String> {
+    let mut doctor = scene.daemon.command(&scene.lab.balancer).unwrap();
+    let output = doctor.args(["doctor", "-o", "json"]).output().unwrap();
+    let findings = tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap();
+    let xdp = findings.iter().find(|one| one["what"] == format!("{CLIENT_DEVICE} xdp"))?;
+    Some(format!("{}: {}", xdp["verdict"].as_str()?, xdp["found"].as_str()?))
+}
+
+#[test]
+fn a_foreign_program_stays_and_is_named() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
+    let (_, program) = assert_attached(&scene);
+    assert_eq!(found(&scene), Some(format!("note: #{program} (ours)")));
+    // Another instance, with its own pins: to it, the first one's program is foreign.
+    let other = scene.lab.vestibule(&config(&[CLIENT_DEVICE])).unwrap();
+    assert_ne!(pinned_program(&other.pins().join("programs/ingress")).unwrap(), program);
+    assert_eq!(attached(&scene.lab), Some((1, u64::from(program))));
+    let why = format!(
+        "XDP is not used on it: the XDP program front (#{program}) is attached to it (value \"{CLIENT_DEVICE}\")"
+    );
+    assert!(other.log().contains(&why), "{}", other.log());
+    let mut doctor = other.command(&scene.lab.balancer).unwrap();
+    let doctor = doctor.arg("doctor").output().unwrap();
+    let text = String::from_utf8_lossy(&doctor.stdout);
+    assert!(text.contains(&format!("#{program} front")), "{text}");
+}
+
+/// Asserts that XDP goes from the device when `command` was carried out, is back after `undo`, and that the log says why.
+#[track_caller]
+fn assert_refused_while(scene: &Scene, command: &str, undo: &str, why: &str) {
+    assert_attached(scene);
+    scene.lab.balancer.ip(command).unwrap();
+    let gone = eventually(Duration::from_secs(5), || attached(&scene.lab).is_none());
+    assert!(gone, "{command}: {}", scene.daemon.log());
+    let said = || scene.daemon.log().contains(&format!("XDP is not used on it: {why}"));
+    assert!(eventually(Duration::from_secs(2), said), "{}", scene.daemon.log());
+    scene.lab.balancer.ip(undo).unwrap();
+    assert!(eventually(Duration::from_secs(5), || attached(&scene.lab).is_some()), "{}", scene.daemon.log());
+}
+
+#[test]
+fn parts_of_others_and_devices_with_others_above_have_no_xdp() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
+    let macvlan = "link add link client name above type macvlan mode bridge\n";
+    assert_refused_while(&scene, macvlan, "link del above\n", "above is above it");
+    assert_answered(&scene, true);
+    let bridge = "link add whole type bridge\nlink set client master whole\n";
+    assert_refused_while(&scene, bridge, "link del whole\n", "it is a part of whole");
+}
+
+#[test]
+fn names_of_no_device_and_unusable_devices_are_said() {
+    tests::skip_without_root!();
+    let scene = Scene::echo_with(&Options::default(), &config(&["eth77", "lo"]));
+    let log = scene.daemon.log();
+    for (device, why) in [
+        ("eth77", "there is no device of this name here"),
+        ("lo", "the programs that go on with what XDP answers are not on it"),
+    ] {
+        let said = format!("settings.xdpDevices: XDP is not used on it: {why} (value \"{device}\")");
+        assert!(log.contains(&said), "{log}");
+    }
+    Open::by_name(&scene, FAMILIES[0], &server_name(0)).assert_alive();
+}
