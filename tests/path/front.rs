@@ -9,9 +9,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::addresses::{FAMILIES, server_name};
 use tests::config::Config;
+use tests::live_frames::Every;
 use tests::pinned::{pinned_program, pinned_xdp_link};
 use tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
-use tests::xdp_pass::PassAll;
 
 use crate::open::Open;
 use crate::scene::{ECHO_PORT, Scene, eventually};
@@ -29,10 +29,10 @@ fn config(devices: &[&str]) -> Config {
 }
 
 /// Starts a lab with XDP on the device towards the client.
-fn scene() -> (Scene, PassAll) {
+fn scene() -> (Scene, Every) {
     let options = Options { offloads: false, ..Options::default() };
     let scene = Scene::echo_with(&options, &config(&[CLIENT_DEVICE]));
-    let peer = PassAll::on(&scene.lab.client, UPLINK).unwrap();
+    let peer = Every::passes(&scene.lab.client, UPLINK).unwrap();
     (scene, peer)
 }
 

@@ -23,7 +23,7 @@ pub mod capture;
 pub mod tap;
 /// The small network around programs under test.
 pub mod world;
-pub mod xdp_pass;
+pub mod live_frames;
 /// Packets as a program gets them, and many of them.
 mod burst;
 /// The programs: loaded, with filled maps, and run once per packet.

@@ -59,6 +59,14 @@ pub fn set_large_packets(namespace: &Namespace, device: &str, on: bool) -> Resul
     })
 }
 
+/// Switches only aggregation (GRO) on or off. With it, a veth also takes frames that XDP at its other end sends.
+pub fn set_aggregation(namespace: &Namespace, device: &str, on: bool) -> Result<()> {
+    namespace.run(|| {
+        ioctl(device, &mut [ETHTOOL_SGRO, u32::from(on)])
+            .with_context(|| format!("switching aggregation on {device}"))
+    })
+}
+
 /// Switches a feature by the name that `ethtool -k` shows.
 pub fn set_feature(namespace: &Namespace, device: &str, name: &str, on: bool) -> Result<()> {
     namespace.run(|| {

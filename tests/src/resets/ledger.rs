@@ -17,6 +17,7 @@ use crate::net::Namespace;
 /// Reasons for which one RST of ours is sent: to the sender of the packet, or to the end that waits.
 const ONE: &[Reason] = &[
     Reason::ClassifyNoListener,
+    Reason::XdpNoListener,
     Reason::SynDraining,
     Reason::SynCookieMismatch,
     Reason::SynClosedEarly,

@@ -10,7 +10,7 @@ use crate::rounds::Effort;
 const USAGE: &str = "\
 bench [--only NAME]... [--rounds N] [--quick] [--against BINARY] [--write]
   --only NAME   only workloads whose names begin so: connect, connect-long, ask, latency, bulk-down, bulk-up, names,
-                memory, load, load-million, load-yaml, change, kill, remove
+                memory, load, load-million, load-yaml, change, kill, remove, answer
   --rounds N    rounds in which all systems take their turn (40)
   --quick       two short rounds of ours and plain forwarding: shows that it works, not how fast
   --against BINARY

@@ -8,6 +8,8 @@ mod names;
 mod memory;
 /// Files with many routes: loaded for the first time, and changed.
 mod routes;
+/// SYNs that are answered, and segments that are dropped.
+mod answered;
 /// The daemon is killed.
 mod killed;
 /// What many connections depend on is removed.
@@ -24,7 +26,7 @@ type Workload = (&'static str, fn(&Effort) -> Result<Vec<Row>>);
 /// The number of [`WORKLOADS`], from the first, that all systems carry, including an old build.
 const CARRIED: usize = 6;
 
-const WORKLOADS: [Workload; 14] = [
+const WORKLOADS: [Workload; 15] = [
     ("connect", carried::connect),
     ("connect-long", carried::connect_long),
     ("ask", carried::ask),
@@ -39,6 +41,7 @@ const WORKLOADS: [Workload; 14] = [
     ("change", routes::change),
     ("kill", killed::measure),
     ("remove", removed::measure),
+    ("answer", answered::measure),
 ];
 
 /// Runs all workloads, or those whose names begin with one of `only`.

@@ -1,0 +1,156 @@
+//! Frames sent as fast as the kernel can: an XDP program, run by BPF_PROG_TEST_RUN with live frames, writes the frame and sends it out
+//! of a device. And a program that drops whatever a device receives.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::net::Namespace;
+use crate::schedule::{bpf, owned};
+
+/// include/uapi/linux/bpf.h
+const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_PROG_TEST_RUN: libc::c_int = 10;
+const BPF_LINK_CREATE: libc::c_int = 28;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+/// `BPF_F_TEST_XDP_LIVE_FRAMES`.
+const LIVE_FRAMES: u32 = 1 << 1;
+/// include/uapi/linux/if_link.h: `XDP_FLAGS_DRV_MODE`.
+const DRIVER_MODE: u32 = 1 << 2;
+
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+const XDP_TX: i32 = 3;
+
+#[repr(C)]
+struct Load {
+    kind: u32,
+    instructions: u32,
+    code: u64,
+    license: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    program: u32,
+    answer: u32,
+    length: u32,
+    length_out: u32,
+    data: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_length: u32,
+    context_length_out: u32,
+    context: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    padding: u32,
+}
+
+/// An instruction: operation, registers (destination in the lower half), offset, number.
+const fn instruction(operation: u8, registers: u8, offset: i16, number: i32) -> u64 {
+    operation as u64 | (registers as u64) << 8 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
+}
+
+fn returning(verdict: i32) -> [u64; 2] {
+    [instruction(0xb7, 0, 0, verdict), instruction(0x95, 0, 0, 0)]
+}
+
+fn load(code: &[u64]) -> Result<OwnedFd> {
+    let load = Load {
+        kind: PROG_TYPE_XDP,
+        instructions: code.len() as u32,
+        code: code.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+    };
+    owned(BPF_PROG_LOAD, &load).context("loading an XDP program")
+}
+
+/// An XDP program on a device that does the same with every frame, until it is dropped.
+#[derive(Debug)]
+pub struct Every {
+    _link: OwnedFd,
+}
+
+impl Every {
+    /// Passes every frame. A veth takes frames that XDP at its other end sends back only if it has a program itself.
+    pub fn passes(namespace: &Namespace, device: &str) -> Result<Self> {
+        Self::on(namespace, device, XDP_PASS)
+    }
+
+    /// Drops every frame.
+    pub fn drops(namespace: &Namespace, device: &str) -> Result<Self> {
+        Self::on(namespace, device, XDP_DROP)
+    }
+
+    fn on(namespace: &Namespace, device: &str, verdict: i32) -> Result<Self> {
+        let index = namespace.ifindex(device)?;
+        namespace.run(|| {
+            let program = load(&returning(verdict))?;
+            let create = [program.as_raw_fd() as u32, index, ATTACH_XDP, DRIVER_MODE];
+            let link = owned(BPF_LINK_CREATE, &create);
+            Ok(Self { _link: link.with_context(|| format!("attaching a program to {device}"))? })
+        })
+    }
+}
+
+/// Sends the frame `times` times out of a device of this thread's namespace.
+pub fn send(index: u32, frame: &[u8], times: u32) -> Result<()> {
+    ensure!(frame.len() % 2 == 0 && frame.len() < 256, "{} bytes are not of this program", frame.len());
+    let program = load(&writer(frame))?;
+    // `struct xdp_md`: the frame's end at 4, the device at 12.
+    let mut context = [0_u32; 6];
+    (context[1], context[3]) = (frame.len() as u32, index);
+    let run = TestRun {
+        program: program.as_raw_fd() as u32,
+        length: frame.len() as u32,
+        data: frame.as_ptr() as u64,
+        repeat: times,
+        context_length: size_of_val(&context) as u32,
+        context: context.as_ptr() as u64,
+        flags: LIVE_FRAMES,
+        ..TestRun::default()
+    };
+    bpf(BPF_PROG_TEST_RUN, &run).with_context(|| format!("sending {times} frames")).map(drop)
+}
+
+/// Returns a program that writes the frame each time, for the receiver may have made its answer of the same memory, and sends it.
+fn writer(frame: &[u8]) -> Vec<u64> {
+    let stores = frame.chunks(2).enumerate().map(|(place, two)| {
+        let number = i16::from_ne_bytes([two[0], two[1]]);
+        instruction(0x6a, 2, 2 * place as i16, i32::from(number))
+    });
+    let length = frame.len() as i32;
+    let mut code = vec![
+        // r2 = data, r3 = its end, r4 = r2 + length; behind the end: to the last two.
+        instruction(0x61, 0x12, 0, 0),
+        instruction(0x61, 0x13, 4, 0),
+        instruction(0xbf, 0x24, 0, 0),
+        instruction(0x07, 4, 0, length),
+        instruction(0x2d, 0x34, (frame.len() / 2 + 2) as i16, 0),
+    ];
+    code.extend(stores);
+    code.extend(returning(XDP_TX));
+    code.extend(returning(XDP_DROP));
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_writes_its_frame_and_sends_it() {
+        let code = writer(&[1, 2, 3, 0xff]);
+        assert_eq!(code.len(), 5 + 2 + 4);
+        // Offset 2, bytes 3 and 0xff.
+        assert_eq!(code[6], 0xffff_ff03_0002_026a);
+        // The jump leads behind the first `exit`.
+        assert_eq!((code[4] >> 16) as u16, 4);
+    }
+}
