@@ -115,7 +115,7 @@ pub fn image_of(desired: &Desired) -> MapsImage {
         } else {
             IpAddr::V6(Ipv6Addr::UNSPECIFIED)
         };
-        (address, Arc::new(Hop { source, ifindex: 1, mtu: 1500 }))
+        (address, Arc::new(Hop { source, ifindex: 1, mtu: 1500, is_on_link: true }))
     };
     let hops =
         Hops { towards: desired.backend_addresses().into_iter().map(hop).collect(), ..Hops::default() };

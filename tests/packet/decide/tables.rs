@@ -50,6 +50,7 @@ impl Tables {
                 backends: backends(dice, number).into(),
                 source_ranges: dice.one_in(4).then(|| source_ranges(dice)),
                 affinity: dice.pick(&[Affinity::None, Affinity::None, Affinity::ClientIp]),
+                traffic: Default::default(),
                 ..DesiredRoute::default()
             })
             .collect();
@@ -105,7 +106,15 @@ impl Tables {
         let reached = self.desired.backend_addresses().into_iter();
         let towards = reached.filter(|address| !self.unreachable.contains(address)).map(|address| {
             let family = FAMILIES[usize::from(address.is_ipv6())];
-            (address, Arc::new(Hop { source: balancer(family, TENANT_NETS[0]), ifindex, mtu: 1500 }))
+            (
+                address,
+                Arc::new(Hop {
+                    source: balancer(family, TENANT_NETS[0]),
+                    ifindex,
+                    mtu: 1500,
+                    is_on_link: true,
+                }),
+            )
         });
         Hops { towards: towards.collect(), ..Hops::default() }
     }

@@ -72,6 +72,13 @@ impl Compiler {
         Self::new(false)
     }
 
+    /// The same on the node of this name.
+    #[must_use]
+    pub fn on(mut self, node: Arc<str>) -> Self {
+        self.node.name = Some(node);
+        self
+    }
+
     fn new(is_alone: bool) -> Self {
         Self {
             is_alone,

@@ -207,6 +207,7 @@ impl<'a> Compiler<'a> {
                 tenant: None,
                 source_ranges,
                 affinity: route.affinity,
+                traffic: route.traffic,
             });
         }
         routes

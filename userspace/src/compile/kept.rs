@@ -80,8 +80,8 @@ impl Kept {
                 }
             }
             let alike = |(old, new): (&Arc<DesiredRoute>, &Arc<DesiredRoute>)| {
-                (&old.names, &old.source_ranges, old.affinity)
-                    == (&new.names, &new.source_ranges, new.affinity)
+                (&old.names, &old.source_ranges, old.affinity, old.traffic)
+                    == (&new.names, &new.source_ranges, new.affinity, new.traffic)
             };
             is_of_backends &= old.zip(new.as_ref()).is_some_and(alike);
         }
@@ -160,6 +160,7 @@ impl Kept {
             tenant: None,
             source_ranges: spec.source_ranges.clone(),
             affinity: spec.affinity,
+            traffic: spec.traffic,
         })
     }
 }

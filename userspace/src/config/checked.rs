@@ -223,7 +223,20 @@ impl Check<'_> {
             self.take(value::affinity(&text), &text, || format!("{}.sessionAffinity", at()))
         });
         let affinity = affinity.unwrap_or_default();
-        Some(RouteSpec { place, name: name?, listeners, patterns, backends, source_ranges, affinity })
+        let traffic = raw.external_traffic_policy.and_then(|text| {
+            self.take(value::traffic(&text), &text, || format!("{}.externalTrafficPolicy", at()))
+        });
+        let traffic = traffic.unwrap_or_default();
+        Some(RouteSpec {
+            place,
+            name: name?,
+            listeners,
+            patterns,
+            backends,
+            source_ranges,
+            affinity,
+            traffic,
+        })
     }
 
     fn source_ranges(&mut self, written: Vec<Text<'_>>, at: impl Fn() -> String) -> SourceRanges {

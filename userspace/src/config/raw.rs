@@ -77,6 +77,7 @@ pub(super) struct RawRoute<'a> {
     pub(super) hostnames: Option<Vec<Text<'a>>>,
     pub(super) source_ranges: Option<Vec<Text<'a>>>,
     pub(super) session_affinity: Option<Text<'a>>,
+    pub(super) external_traffic_policy: Option<Text<'a>>,
     pub(super) backends: Option<Vec<RawBackend<'a>>>,
 }
 

@@ -56,6 +56,7 @@ pub(super) const ROUTE: &[(&str, Shape)] = &[
     ("hostnames", Shape::List(&Shape::Text)),
     ("sourceRanges", Shape::List(&Shape::Text)),
     ("sessionAffinity", Shape::Text),
+    ("externalTrafficPolicy", Shape::Text),
     ("backends", Shape::List(&Shape::Table(BACKEND))),
 ];
 

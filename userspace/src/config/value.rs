@@ -1,6 +1,6 @@
 //! Checks single values of the file. Returns the value, or what is wrong with it and the remedy.
 
-use crate::model::{Affinity, InvalidName, Pattern, ServerName};
+use crate::model::{Affinity, InvalidName, Pattern, ServerName, TrafficPolicy};
 use common::decide::route_key::SUFFIX_BYTES_MAX;
 use common::decide::server_name::{NameError, RESERVED};
 use ipnet::IpNet;
@@ -92,6 +92,18 @@ pub(super) fn source_range(text: &str) -> Result<IpNet, Wrong> {
             wrong("is an IPv4 network in IPv6 form", "write it as IPv4, such as \"192.0.2.0/24\"")
         }
         range => Ok(range),
+    }
+}
+
+/// Parses `externalTrafficPolicy`, in the terms of a Kubernetes Service.
+pub(super) fn traffic(text: &str) -> Result<TrafficPolicy, Wrong> {
+    match text {
+        "Cluster" => Ok(TrafficPolicy::Cluster),
+        "Local" => Ok(TrafficPolicy::Local),
+        _ => wrong(
+            "is not a traffic policy",
+            "write Local (backends on this node, which see the client's address) or Cluster",
+        ),
     }
 }
 

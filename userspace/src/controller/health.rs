@@ -140,6 +140,7 @@ mod tests {
             port: 6443,
             state: EndpointState::Ready,
             zones: Arc::new([]),
+            node: None,
         };
         hosts.map(endpoint).collect()
     }

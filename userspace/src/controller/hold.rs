@@ -304,6 +304,7 @@ mod tests {
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: crate::model::Affinity::None,
+            traffic: crate::model::TrafficPolicy::Cluster,
         }
     }
 

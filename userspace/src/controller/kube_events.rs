@@ -305,6 +305,7 @@ mod tests {
             port: 6443,
             state: EndpointState::Ready,
             zones: Arc::new([]),
+            node: None,
         };
         cluster.endpoints.insert(ObjectName::new("t", "api"), Arc::new([endpoint]));
         cluster

@@ -7,7 +7,7 @@ use super::name::{Pattern, ServerName};
 use super::object::{ObjectName, ObjectRef};
 use super::possession::Possession;
 use super::problem::Problem;
-use super::service::Affinity;
+use super::service::{Affinity, TrafficPolicy};
 use super::source_ranges::SourceRanges;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -104,6 +104,8 @@ pub struct Claim {
     pub source_ranges: Option<SourceRanges>,
     /// Which connections reach the same backend.
     pub affinity: Affinity,
+    /// Which backends a node leads to.
+    pub traffic: TrafficPolicy,
 }
 
 /// What a claim asks for, besides port and protocol, and what of it was refused.

@@ -3,7 +3,7 @@
 use super::cluster::ProbeSpec;
 use super::facts::{BackendSpec, Protocol, Settings};
 use super::name::{Pattern, ServerName};
-use super::service::Affinity;
+use super::service::{Affinity, TrafficPolicy};
 use super::shared_list::{Named, SharedList};
 use super::source_ranges::SourceRanges;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +60,8 @@ pub struct DesiredRoute {
     pub source_ranges: Option<SourceRanges>,
     /// Which connections reach the same backend.
     pub affinity: Affinity,
+    /// Whether its backends are on this node, and see their clients' own addresses.
+    pub traffic: TrafficPolicy,
 }
 
 impl Named for DesiredRoute {

@@ -4,7 +4,7 @@
 use super::cluster::Cluster;
 use super::name::Pattern;
 use super::node::NodeFacts;
-use super::service::Affinity;
+use super::service::{Affinity, TrafficPolicy};
 use super::source_ranges::SourceRanges;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -75,6 +75,8 @@ pub struct RouteSpec {
     pub source_ranges: Option<SourceRanges>,
     /// Which connections reach the same backend.
     pub affinity: Affinity,
+    /// Whether its backends are on this node, and see their clients' own addresses.
+    pub traffic: TrafficPolicy,
 }
 
 /// Where connections go.

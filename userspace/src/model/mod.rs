@@ -62,7 +62,7 @@ pub use opaque::{Opaque, Opaques};
 pub use origin_objects::{OriginObject, OriginObjects};
 pub use possession::Possession;
 pub use problem::{Problem, Severity};
-pub use service::Affinity;
+pub use service::{Affinity, TrafficPolicy};
 pub use shared_list::{Difference, Named, SharedList};
 pub use source_ranges::SourceRanges;
 pub use verdict::Verdicts;

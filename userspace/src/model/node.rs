@@ -63,6 +63,8 @@ impl Node {
 pub struct NodeFacts {
     /// First and last port that the node's kernel hands out (`net.ipv4.ip_local_port_range`); `None` = not known.
     pub local_ports: Option<(u16, u16)>,
+    /// Its name in the cluster; `None`: it is in none, and no endpoint is on it.
+    pub name: Option<Arc<str>>,
     /// Its zone (label `topology.kubernetes.io/zone`); `None`: endpoints' hints are not looked at.
     pub zone: Option<Arc<str>>,
     /// Backends that its own probes find down.

@@ -109,6 +109,18 @@ pub struct LoadBalancerSpec {
     pub source_ranges: Option<SourceRanges>,
     /// `spec.sessionAffinity`: which connections reach the same endpoint.
     pub affinity: Affinity,
+    /// `spec.externalTrafficPolicy`: which endpoints a node leads to.
+    pub traffic: TrafficPolicy,
+}
+
+/// Which backends a node leads connections to, and whose address these see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TrafficPolicy {
+    /// All of them. They see an address of the node.
+    #[default]
+    Cluster,
+    /// Those on the node itself. They see the client's address.
+    Local,
 }
 
 impl LoadBalancerSpec {
@@ -151,6 +163,8 @@ pub struct Endpoint {
     pub state: EndpointState,
     /// `hints.forZones`; empty: no hint.
     pub zones: Arc<[Arc<str>]>,
+    /// `nodeName`: the node that it is on; `None`: it is on none, or nobody says on which.
+    pub node: Option<Arc<str>>,
 }
 
 /// What new connections may do with an endpoint.

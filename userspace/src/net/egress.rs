@@ -40,12 +40,13 @@ fn hop(route: &RouteMessage, node: &Node) -> Option<Hop> {
     if route.header.kind != RouteType::Unicast {
         return None;
     }
-    let (mut ifindex, mut source, mut route_mtu) = (0, None, u32::MAX);
+    let (mut ifindex, mut source, mut route_mtu, mut is_on_link) = (0, None, u32::MAX, true);
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Oif(index) => ifindex = *index,
             RouteAttribute::PrefSource(RouteAddress::Inet(address)) => source = Some(IpAddr::V4(*address)),
             RouteAttribute::PrefSource(RouteAddress::Inet6(address)) => source = Some(IpAddr::V6(*address)),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => is_on_link = false,
             RouteAttribute::Metrics(metrics) => {
                 for metric in metrics {
                     if let RouteMetric::Mtu(mtu) = metric {
@@ -57,7 +58,7 @@ fn hop(route: &RouteMessage, node: &Node) -> Option<Hop> {
         }
     }
     let link = node.links.get(&ifindex)?;
-    Some(Hop { source: source?, ifindex, mtu: link.mtu.min(route_mtu) })
+    Some(Hop { source: source?, ifindex, mtu: link.mtu.min(route_mtu), is_on_link })
 }
 
 #[cfg(test)]
@@ -81,7 +82,11 @@ mod tests {
     #[test]
     fn a_route_gives_device_source_and_the_smaller_mtu() {
         let source = IpAddr::from([192, 0, 2, 1]);
-        assert_eq!(hop(&route(), &node()), Some(Hop { source, ifindex: 3, mtu: 1500 }));
+        let direct = Hop { source, ifindex: 3, mtu: 1500, is_on_link: true };
+        assert_eq!(hop(&route(), &node()), Some(direct));
+        let mut by_router = route();
+        by_router.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, 9].into())));
+        assert_eq!(hop(&by_router, &node()), Some(Hop { is_on_link: false, ..direct }));
         let mut narrow = route();
         narrow.attributes.push(RouteAttribute::Metrics(vec![RouteMetric::Mtu(1400)]));
         assert_eq!(hop(&narrow, &node()).unwrap().mtu, 1400);

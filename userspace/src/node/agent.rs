@@ -113,7 +113,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     let maps = MapsOutput::start(options_of_maps)?;
     let reads = kubernetes::Reads::Claims;
     let store = kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy.clone(), reads });
-    let mut sources = Sources::of_cluster(store, chart, options.file.clone());
+    let mut sources = Sources::of_cluster(store, chart, options.file.clone(), &options.identity.node);
     sources.change(Change::Network(network));
     sources.note_chart(source.hash(), source.problems());
     let mut node = Node {

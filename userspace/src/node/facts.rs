@@ -64,15 +64,15 @@ impl Sources {
         }
     }
 
-    /// A cluster with the chart's file, and optionally a static file.
-    pub(super) fn of_cluster(store: Store, chart: ChartFile, file: Option<PathBuf>) -> Self {
+    /// A cluster with the chart's file, and optionally a static file, on the node of this name.
+    pub(super) fn of_cluster(store: Store, chart: ChartFile, file: Option<PathBuf>, node: &str) -> Self {
         let ChartFile { facts, devices, saved_max_age, .. } = chart;
         let mut this = Self {
             path: file.clone(),
             settings: facts.settings.clone(),
             file: FileSource::beside(facts, file),
             store: Some(store),
-            compiler: Compiler::beside_cluster(),
+            compiler: Compiler::beside_cluster().on(node.into()),
             saved_max_age,
             chart_hash: String::new(),
             keys: None,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::{self, DiskError};
 use crate::model::{
     Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
-    SourceRanges,
+    SourceRanges, TrafficPolicy,
 };
 
 /// The name of the file in the state folder.
@@ -22,6 +22,8 @@ pub(super) const FILE: &str = "desired";
 const HEADING: &str = "vestibule desired state 1";
 /// The first line where a route has source ranges. Versions that do not know them must not read it: they would admit everybody.
 const HEADING_WITH_RANGES: &str = "vestibule desired state 2";
+/// The first line where the backends of a route see their clients' addresses. Versions that do not know that would hide these.
+const HEADING_WITH_LOCAL: &str = "vestibule desired state 3";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
@@ -61,6 +63,9 @@ struct SavedRoute {
     /// Whether all connections of an address reach the same backend. Older versions did not write it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     by_address: bool,
+    /// Whether its backends are on this node, and see their clients' addresses. Older versions did not write it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    local: bool,
 }
 
 /// Writes the state to the folder, with the time when the API server last confirmed it.
@@ -68,18 +73,28 @@ pub(super) fn write(folder: &Path, desired: &Desired, confirmed: Option<SystemTi
     let confirmed = confirmed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let saved = Saved { confirmed_secs: confirmed.map(|since| since.as_secs()), ..Saved::of(desired) };
     let content = serde_json::to_vec(&saved).map_err(std::io::Error::other)?;
-    let has_ranges = desired.routes.iter().any(|route| route.source_ranges.is_some());
-    disk::write(&folder.join(FILE), if has_ranges { HEADING_WITH_RANGES } else { HEADING }, &content)
+    let has = |is_so: fn(&DesiredRoute) -> bool| desired.routes.iter().any(|route| is_so(route));
+    let heading = if has(|route| route.traffic == TrafficPolicy::Local) {
+        HEADING_WITH_LOCAL
+    } else if has(|route| route.source_ranges.is_some()) {
+        HEADING_WITH_RANGES
+    } else {
+        HEADING
+    };
+    disk::write(&folder.join(FILE), heading, &content)
 }
 
 /// Reads the state from the folder, and adds these settings. Returns it with the time when the API server last confirmed it, if that
 /// is known.
 pub(super) fn read(folder: &Path, settings: &Settings) -> Result<(Desired, Option<SystemTime>), DiskError> {
     let file = folder.join(FILE);
-    let content = disk::read(&file, HEADING).or_else(|error| match error {
-        DiskError::Version { .. } => disk::read(&file, HEADING_WITH_RANGES),
-        error => Err(error),
-    })?;
+    let mut content = disk::read(&file, HEADING);
+    for heading in [HEADING_WITH_RANGES, HEADING_WITH_LOCAL] {
+        if matches!(content, Err(DiskError::Version { .. })) {
+            content = disk::read(&file, heading);
+        }
+    }
+    let content = content?;
     let saved: Saved =
         serde_json::from_slice(&content).map_err(|_| DiskError::Damaged("it is not what was written"))?;
     let confirmed = saved.confirmed_secs.and_then(|secs| UNIX_EPOCH.checked_add(Duration::from_secs(secs)));
@@ -103,6 +118,7 @@ impl Saved {
             backends: route.backends.iter().map(saved_backend).collect(),
             source_ranges: route.source_ranges.as_ref().map(|ranges| ranges.ranges().to_vec()),
             by_address: route.affinity == Affinity::ClientIp,
+            local: route.traffic == TrafficPolicy::Local,
         });
         Self { confirmed_secs: None, listeners: listeners.collect(), routes: routes.collect() }
     }
@@ -128,6 +144,7 @@ impl Saved {
                 tenant: saved.tenant.map(Arc::from),
                 source_ranges: saved.source_ranges.map(|ranges| SourceRanges::new(&ranges)),
                 affinity: if saved.by_address { Affinity::ClientIp } else { Affinity::None },
+                traffic: if saved.local { TrafficPolicy::Local } else { TrafficPolicy::Cluster },
             }))
         });
         Some(Desired {
@@ -230,7 +247,17 @@ mod tests {
         write(&folder, &limited, None).unwrap();
         assert!(disk::read(&folder.join(FILE), HEADING).is_err());
         let limited = Desired { settings: settings.clone(), ..limited };
-        assert_eq!(read(&folder, &settings).unwrap(), (limited, None));
+        assert_eq!(read(&folder, &settings).unwrap(), (limited.clone(), None));
+        // Versions that would hide clients from the backends of this node do not read it either.
+        let mut local = limited;
+        let mut route = DesiredRoute::clone(&local.routes[0]);
+        route.traffic = TrafficPolicy::Local;
+        local.routes = [Arc::new(route)].into_iter().collect();
+        write(&folder, &local, None).unwrap();
+        assert!(
+            [HEADING, HEADING_WITH_RANGES].iter().all(|old| disk::read(&folder.join(FILE), old).is_err())
+        );
+        assert_eq!(read(&folder, &settings).unwrap(), (local, None));
         // As versions without a time wrote it.
         let mut old = serde_json::to_value(Saved::of(&after)).unwrap();
         old.as_object_mut().unwrap().remove("confirmed_secs").unwrap();

@@ -3,11 +3,12 @@
 //! The daemon that wrote them may have died between any two writes. Anything incomplete is set aside as left
 //! over, and the next plan removes it.
 
-use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover, Tally, shared};
+use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover, shared};
 use super::change::Change;
 use super::content::MapsContent;
 use super::policies;
 use super::tables::{page_count, pages};
+use super::tally::Tally;
 use crate::compile::maglev;
 use crate::model::{Pattern, ServerName, SourceRanges};
 use common::decide::route_key;

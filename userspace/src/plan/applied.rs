@@ -1,23 +1,21 @@
 //! What the maps hold, in compact form, with the assigned ids.
 
-use crate::model::{
-    Affinity, Desired, DesiredListener, DesiredRoute, Named, Pattern, SharedList, SourceRanges,
-};
-use common::maps::address::{Address, Port};
+use crate::model::{Desired, DesiredListener, DesiredRoute, Pattern, SharedList, SourceRanges};
+use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{IDS, Listener, ListenerKey};
 use common::maps::policy::POLICY_NOBODY;
-use common::maps::route::{LABEL_LISTENER, NameRoute, PICK_ADDRESS, PICK_MAGLEV, Route, Table};
+use common::maps::route::{LABEL_LISTENER, NameRoute};
 use common::maps::settings::{Ids, Settings};
 use foldhash::{HashMap, HashSet};
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+pub(super) use super::applied_route::{AppliedRoute, AppliedTable};
 use super::change::{Change, name_key, one_label_key, suffix_key};
 use super::hops::Hops;
-use super::policies::Policies;
+use super::tally::Tally;
 
 /// What the maps hold. Cheap to clone; the default value is for empty maps.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,78 +72,6 @@ impl Basis {
     }
 }
 
-/// What all routes together require of listeners and addresses, counted so that one route can be subtracted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    /// The number of backends by listener that leads to them, whether they are IPv6, and MTU of the next hop
-    /// (not 0).
-    mtus: HashMap<(u32, bool, u16), usize>,
-    /// The number of backends by our address towards them.
-    sources: HashMap<Address, usize>,
-    pub(super) policies: Policies,
-}
-
-impl Tally {
-    pub(super) fn add(&mut self, route: &AppliedRoute) {
-        self.policies.add(route.value.policy, route.source_ranges.as_ref());
-        for_each(route, |mtu| *self.mtus.entry(mtu).or_default() += 1);
-        for source in sources(route) {
-            *self.sources.entry(source).or_default() += 1;
-        }
-    }
-
-    pub(super) fn remove(&mut self, route: &AppliedRoute) {
-        self.policies.remove(route.value.policy, route.source_ranges.as_ref());
-        for_each(route, |mtu| take_one(&mut self.mtus, mtu));
-        for source in sources(route) {
-            take_one(&mut self.sources, source);
-        }
-    }
-
-    /// Returns the smallest MTU towards IPv4 and IPv6 backends by listener id; 0 = not known.
-    pub(super) fn mtus(&self) -> HashMap<u32, [u16; 2]> {
-        let mut least: HashMap<u32, [u16; 2]> = HashMap::default();
-        for (listener, is_v6, mtu) in self.mtus.keys() {
-            let least = &mut least.entry(*listener).or_default()[usize::from(*is_v6)];
-            *least = if *least == 0 { *mtu } else { (*least).min(*mtu) };
-        }
-        least
-    }
-
-    /// Whether both require the same listeners and addresses.
-    pub(super) fn asks_like(&self, other: &Self) -> bool {
-        self.mtus() == other.mtus()
-            && self.sources.len() == other.sources.len()
-            && self.sources.keys().all(|source| other.sources.contains_key(source))
-    }
-
-    /// Returns our addresses towards backends.
-    pub(super) fn sources(&self) -> BTreeSet<Address> {
-        self.sources.keys().copied().collect()
-    }
-}
-
-fn for_each(route: &AppliedRoute, mut each: impl FnMut((u32, bool, u16))) {
-    for (_, backend) in route.backends.iter().filter(|(_, backend)| backend.mtu != 0) {
-        for listener in &*route.attached {
-            each((*listener, !backend.address.is_v4(), backend.mtu));
-        }
-    }
-}
-
-fn sources(route: &AppliedRoute) -> impl Iterator<Item = Address> {
-    route.backends.iter().filter(|(_, backend)| backend.ifindex != 0).map(|(_, backend)| backend.source)
-}
-
-fn take_one<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
-    if let Entry::Occupied(mut count) = counts.entry(key) {
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-        }
-    }
-}
-
 /// A listener as the maps hold it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AppliedListener {
@@ -154,40 +80,12 @@ pub(super) struct AppliedListener {
     pub(super) entries: Vec<(ListenerKey, Listener)>,
 }
 
-/// A route as the maps hold it. There may be a million of them, so lists that never grow have no spare
-/// capacity.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct AppliedRoute {
-    pub(super) name: Arc<str>,
-    pub(super) id: u32,
-    /// As `ROUTES` holds it.
-    pub(super) value: Route,
-    pub(super) v4: AppliedTable,
-    pub(super) v6: AppliedTable,
-    /// (listener id, pattern), sorted.
-    pub(super) names: Vec<(u32, Pattern)>,
-    /// (backend id, value), by address and port.
-    pub(super) backends: Vec<(u32, Backend)>,
-    /// Ids of the listeners that lead here, by name or by default; sorted. Routes that have the same share them.
-    pub(super) attached: Arc<[u32]>,
-    /// Whose connections it admits. `None`: anybody's, or not known, and then the policy is not 0.
-    pub(super) source_ranges: Option<SourceRanges>,
-}
-
 /// Returns a list as what was planned or read before it has it, where that is the same.
 pub(super) fn shared(list: &[u32], before: &mut Arc<[u32]>) -> Arc<[u32]> {
     if **before != *list {
         *before = list.into();
     }
     Arc::clone(before)
-}
-
-/// One family's backends of a route.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct AppliedTable {
-    pub(super) table: Table,
-    /// (backend id, weight) of each member.
-    pub(super) members: Box<[(u32, u16)]>,
 }
 
 /// Map entries that belong to no listener or route that is kept.
@@ -222,36 +120,6 @@ fn labelled_listener(change: &Change) -> Option<u32> {
     match change {
         Change::DeleteLabel(key) if key.kind == LABEL_LISTENER => Some(key.id),
         _ => None,
-    }
-}
-
-impl Named for AppliedRoute {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl AppliedRoute {
-    /// Returns the value that `ROUTES` should hold, with this policy.
-    pub(super) fn assembled(&self, policy: u16, affinity: Affinity) -> Route {
-        let (v4, v6) = (self.v4.table, self.v6.table);
-        let pick = match affinity {
-            Affinity::None => PICK_MAGLEV,
-            Affinity::ClientIp => PICK_ADDRESS,
-        };
-        Route { v4, v6, backends: self.backends.len() as u32, policy, pick, reserved: 0 }
-    }
-
-    /// Whether it has a name on this listener.
-    pub(super) fn names_on(&self, listener: u32) -> bool {
-        self.names.iter().any(|(other, _)| *other == listener)
-    }
-
-    /// Returns the backend with this address and port, if the route has it.
-    pub(super) fn backend(&self, address: Address, port: Port) -> Option<&(u32, Backend)> {
-        let found =
-            self.backends.binary_search_by_key(&(address, port), |(_, b)| (b.address, b.port)).ok()?;
-        self.backends.get(found)
     }
 }
 

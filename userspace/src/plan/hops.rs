@@ -14,6 +14,8 @@ pub struct Hop {
     pub ifindex: u32,
     /// MTU of that device or route, bytes.
     pub mtu: u32,
+    /// Whether the backend is a neighbour on that device: no router is in between, so its packets come back there.
+    pub is_on_link: bool,
 }
 
 /// The next hops to backends, and our own addresses.

@@ -6,7 +6,8 @@ use super::change::Change;
 use crate::model::{Desired, DesiredListener, Problem, Protocol};
 use common::maps::address::{Address, Port};
 use common::maps::listener::{
-    AddressRole, Listener, ListenerKey, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP,
+    AddressRole, Listener, ListenerKey, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_BACKEND, ROLE_OWN, ROLE_SOURCE,
+    ROLE_VIP,
 };
 use common::maps::route::{LABEL_LISTENER, LabelKey};
 use std::collections::{BTreeMap, HashMap};
@@ -139,6 +140,10 @@ impl Planner<'_> {
         for source in self.after.tally.sources() {
             *roles.entry(source).or_default() |= ROLE_SOURCE;
         }
+        // It ends with the last backend, and with the connections that are then reset: addresses of pods come and go.
+        for backend in self.after.tally.seeing() {
+            *roles.entry(backend).or_default() |= ROLE_BACKEND;
+        }
         for (address, flags) in &mut roles {
             if *flags != 0 && self.own.contains(&IpAddr::from(*address)) {
                 *flags |= ROLE_OWN;
@@ -155,8 +160,10 @@ impl Planner<'_> {
     fn role(&mut self, address: Address, new: u32) {
         let mut flags = self.before.addresses.get(&address).copied().unwrap_or_default();
         let put = |flags| Change::PutAddress(address, AddressRole { flags });
-        if new & ROLE_SOURCE & !flags != 0 {
-            flags |= new & (ROLE_SOURCE | ROLE_OWN);
+        // Before any connection whose replies are known by it.
+        let replies = ROLE_SOURCE | ROLE_BACKEND;
+        if new & replies & !flags != 0 {
+            flags |= new & (replies | ROLE_OWN);
             self.steps.fill.push(put(flags));
         }
         if new & !flags != 0 {

@@ -5,6 +5,12 @@
 pub mod change;
 /// What the maps hold, in compact form.
 pub mod applied;
+/// A route as the maps hold it.
+mod applied_route;
+/// What all routes together require.
+mod tally;
+/// Routes to backends on the node itself.
+mod local;
 /// The content of the maps.
 pub mod content;
 /// The next hop to each backend.
@@ -166,15 +172,19 @@ impl Planner<'_> {
             source_hellos_max: SOURCE_HELLOS_MAX,
             // Set when the keys are renewed.
             cookie_key: before.cookie_key,
-            // Every backend is reached by `nat`.
-            deliveries: 0,
+            deliveries: self.deliveries(),
             route_flows_max: desired.route_flows(self.after.routes.len()),
             share_flows_max: desired.flows_per_source,
             share_connecting_max: desired.source_connecting(),
             reserved: 0,
         };
-        if settings != *before {
-            self.steps.settings.push(Change::PutSettings(settings));
+        // Routes lead to their old backends a little longer.
+        let first = settings::Settings { deliveries: settings.deliveries | before.deliveries, ..settings };
+        if first != *before {
+            self.steps.settings.push(Change::PutSettings(first));
+        }
+        if first != settings {
+            self.steps.leave.push(Change::PutSettings(settings));
         }
         if self.after.ids != self.before.ids {
             self.steps.settings.push(Change::PutIds(self.after.ids));

@@ -1,8 +1,8 @@
 //! The order of writes: a name that leads somewhere before and after a plan leads somewhere at every moment.
 //!
 //! 1. Settings, and ids before they are used: a daemon that dies never leaves an id that is assigned twice.
-//! 2. Entries that nothing leads to yet: labels, counters, backends, members, pages, policies, and our
-//!    addresses towards backends.
+//! 2. Entries that nothing leads to yet: addresses by which replies are known, labels, counters, backends, members,
+//!    pages, policies.
 //! 3. Routes: the one write that switches a route to its new backends. (A family that loses its last backend
 //!    is switched in step 5.)
 //! 4. What leads to routes. Names, the more exact ones first, so that a wildcard does not briefly match a
@@ -47,7 +47,7 @@ pub(super) struct Steps {
     pub(super) later: ByMap,
 }
 
-/// Writes of a step in which the order does not matter. They are grouped by map, which makes few and long
+/// Writes of a step, those of addresses first; apart from that, the order does not matter. They are grouped by map, which makes few and long
 /// batches.
 #[derive(Debug, Default)]
 pub(super) struct ByMap([Vec<Change>; MAPS]);
@@ -97,19 +97,21 @@ fn joined(steps: impl Iterator<Item = Vec<Change>>) -> Vec<Change> {
 }
 
 /// The number of values that [`map`] returns.
-const MAPS: usize = 8;
+const MAPS: usize = 9;
 
 /// Returns a number for the map that is written.
 fn map(change: &Change) -> usize {
     match change {
-        Change::PutLabel(..) | Change::DeleteLabel(_) => 0,
-        Change::PutRouteCounters(_) | Change::DeleteRouteCounters(_) => 1,
-        Change::PutBackend(..) | Change::DeleteBackend(_) => 2,
-        Change::PutMember(..) | Change::DeleteMember(_) => 3,
-        Change::PutPage(..) | Change::DeletePage(_) => 4,
-        Change::PutRoute(..) | Change::DeleteRoute(_) => 5,
-        Change::PutPolicy(_) | Change::DeletePolicy(_) => 6,
-        _ => 7,
+        // Before the backends whose replies are known by them.
+        Change::PutAddress(..) => 0,
+        Change::PutLabel(..) | Change::DeleteLabel(_) => 1,
+        Change::PutRouteCounters(_) | Change::DeleteRouteCounters(_) => 2,
+        Change::PutBackend(..) | Change::DeleteBackend(_) => 3,
+        Change::PutMember(..) | Change::DeleteMember(_) => 4,
+        Change::PutPage(..) | Change::DeletePage(_) => 5,
+        Change::PutRoute(..) | Change::DeleteRoute(_) => 6,
+        Change::PutPolicy(_) | Change::DeletePolicy(_) => 7,
+        _ => 8,
     }
 }
 

@@ -4,10 +4,11 @@ use super::Planner;
 use super::applied::{AppliedRoute, Basis, delete_name, put_name, shared};
 use super::change::{Admission, Change};
 use super::hops::Hops;
-use crate::model::{BackendSpec, Desired, DesiredRoute, Difference, Pattern, Problem};
+use super::local;
+use crate::model::{BackendSpec, Desired, DesiredRoute, Difference, Pattern, Problem, TrafficPolicy};
 use common::maps::address::{Address, Port};
 use common::maps::backend::{
-    BACKEND_FAILING, BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_NAT,
+    BACKEND_FAILING, BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend,
 };
 use common::maps::route::{LABEL_ROUTE, LabelKey, Route};
 use foldhash::{HashMap, HashMapExt, HashSet};
@@ -201,7 +202,7 @@ impl<'p> Planner<'p> {
             && old.attached.iter().all(|listener| old.names_on(*listener) || defaults.contains(listener))
             && defaults.iter().all(|listener| old.attached.contains(listener))
             && names.all(|((id, old), (listener, new))| listener_ids[*listener] == Some(*id) && old == new)
-            && backends.all(|((_, old), new)| *old == self.way(old.route, new))
+            && backends.all(|((_, old), new)| *old == self.way(old.route, new, desired.traffic))
             && self.table_stays(&old.backends, true, &old.v4)
             && self.table_stays(&old.backends, false, &old.v6)
     }
@@ -209,7 +210,7 @@ impl<'p> Planner<'p> {
     /// Adds the writes from one state of a route to the next. A new route starts from an empty state.
     fn changed(&mut self, old: &AppliedRoute, new: &AppliedRoute) {
         for (id, value) in &new.backends {
-            if old.backend(value.address, value.port).is_none_or(|(_, before)| before != value) {
+            if old.backend(value.address, value.port).is_none_or(|before| *before != (*id, *value)) {
                 self.steps.fill.push(Change::PutBackend(*id, *value));
             }
         }
@@ -230,7 +231,7 @@ impl<'p> Planner<'p> {
         }
         self.gone.extend(old.names.iter().filter(|name| new.names.binary_search(name).is_err()).cloned());
         for (id, value) in &old.backends {
-            if new.backend(value.address, value.port).is_none() {
+            if new.backend(value.address, value.port).is_none_or(|(now, _)| now != id) {
                 self.retire(*id, value);
             }
         }
@@ -300,12 +301,14 @@ impl<'p> Planner<'p> {
         let mut backends = Vec::with_capacity(desired.backends.len());
         for spec in &desired.backends {
             let (address, port) = (Address::from(spec.address), Port::new(spec.port));
-            let before = old.and_then(|old| old.backend(address, port));
+            let value = self.way(route, spec, desired.traffic);
+            // Open connections keep their delivery. One with another is another backend, or its replies would not be known.
+            let is_same = |before: &&(u32, Backend)| before.1.delivery == value.delivery;
+            let before = old.and_then(|old| old.backend(address, port)).filter(is_same);
             let id = before.map_or_else(|| self.next_id(|ids| &mut ids.backend), |(id, _)| *id);
-            let value = self.way(route, spec);
             let news = before.is_none_or(|(_, before)| before.flags != value.flags);
             if news && value.flags & BACKEND_UNREACHABLE != 0 {
-                self.problems.push(unreachable(self.own, &desired.name, spec));
+                self.problems.push(self.unreachable(&desired.name, spec));
             }
             backends.push((id, value));
         }
@@ -314,17 +317,17 @@ impl<'p> Planner<'p> {
     }
 
     /// Returns a backend as it should be written, with its next hop.
-    fn way(&self, route: u32, spec: &BackendSpec) -> Backend {
+    fn way(&self, route: u32, spec: &BackendSpec, traffic: TrafficPolicy) -> Backend {
         let (address, port) = (Address::from(spec.address), Port::new(spec.port));
         let flags = if spec.failing { BACKEND_FAILING } else { 0 };
-        let (weight, delivery) = (spec.weight, DELIVERY_NAT);
+        let (weight, delivery) = (spec.weight, local::delivery(traffic));
         let backend = Backend { address, port, weight, flags, delivery, route, ..Backend::zeroed() };
         if spec.is_refusing() {
             return Backend { flags: BACKEND_REFUSING, ..backend };
         }
         let configured = self.sources.iter().find(|source| source.is_ipv4() == spec.address.is_ipv4());
         let hop = self.hops.towards.get(&spec.address).filter(|_| !self.own.contains(&spec.address));
-        match hop {
+        match hop.filter(|hop| local::admits(delivery, hop)) {
             Some(hop) => Backend {
                 source: Address::from(*configured.unwrap_or(&hop.source)),
                 mtu: u16::try_from(hop.mtu).unwrap_or(u16::MAX),
@@ -336,6 +339,14 @@ impl<'p> Planner<'p> {
                 flags: flags | BACKEND_UNREACHABLE,
                 ..backend
             },
+        }
+    }
+
+    /// Returns why a backend takes no connection.
+    fn unreachable(&self, route: &str, spec: &BackendSpec) -> Problem {
+        match self.hops.towards.get(&spec.address).filter(|_| !self.own.contains(&spec.address)) {
+            Some(_) => local::behind_router(route, spec),
+            None => unreachable(self.own, route, spec),
         }
     }
 }

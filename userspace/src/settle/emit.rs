@@ -12,7 +12,9 @@ use crate::model::claim::{
     AddressWish, AskedProtocol, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why, Wishes,
 };
 use crate::model::cluster::{ClusterRoute, ServicePort};
-use crate::model::{Affinity, Claim, Cluster, Desired, Kind, Meta, Origin, Pattern, Protocol, ServerName};
+use crate::model::{
+    Affinity, Claim, Cluster, Desired, Kind, Meta, Origin, Pattern, Protocol, ServerName, TrafficPolicy,
+};
 use crate::origins::Ask;
 use foldhash::{HashMap, HashMapExt};
 use std::net::{IpAddr, SocketAddr};
@@ -122,6 +124,7 @@ impl Emitter<'_, '_> {
                 backends: ClaimBackends::Addresses(route.backends.iter().copied().collect()),
                 source_ranges: route.source_ranges.clone(),
                 affinity: route.affinity,
+                traffic: route.traffic,
                 ..Self::of_file()
             });
         }
@@ -141,6 +144,7 @@ impl Emitter<'_, '_> {
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: Affinity::None,
+            traffic: TrafficPolicy::Cluster,
         }
     }
 
@@ -185,6 +189,7 @@ impl Emitter<'_, '_> {
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: Affinity::None,
+            traffic: TrafficPolicy::Cluster,
         })
     }
 
@@ -226,6 +231,7 @@ impl Emitter<'_, '_> {
                 backends: ClaimBackends::Services { references, server_name: server_name.clone() },
                 source_ranges: None,
                 affinity: Affinity::None,
+                traffic: TrafficPolicy::Cluster,
             });
         }
     }
@@ -284,6 +290,7 @@ impl Emitter<'_, '_> {
             backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
             source_ranges: port.source_ranges().cloned(),
             affinity: port.affinity(),
+            traffic: port.traffic(),
         }
     }
 
@@ -304,6 +311,7 @@ impl Emitter<'_, '_> {
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: Affinity::None,
+            traffic: TrafficPolicy::Cluster,
         })
     }
 
@@ -338,6 +346,7 @@ impl Emitter<'_, '_> {
             backends: ClaimBackends::Services { references: [backend.clone()].into(), server_name },
             source_ranges: None,
             affinity: Affinity::None,
+            traffic: TrafficPolicy::Cluster,
         }
     }
 

@@ -6,7 +6,9 @@ use super::{label, left_out, no, no_room};
 use crate::ipam::Assignment;
 use crate::model::cluster::{LoadBalancerSpec, ServicePort, ServiceSpec};
 use crate::model::verdict::{Programmable, ServiceVerdict};
-use crate::model::{Affinity, Cluster, Kind, ObjectName, ObjectRef, Problem, Protocol, SourceRanges};
+use crate::model::{
+    Affinity, Cluster, Kind, ObjectName, ObjectRef, Problem, Protocol, SourceRanges, TrafficPolicy,
+};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -40,6 +42,11 @@ impl<'a> Port<'a> {
     /// Returns which connections reach the same endpoint.
     pub(super) fn affinity(&self) -> Affinity {
         self.service.load_balancer.as_deref().map_or(Affinity::None, |own| own.affinity)
+    }
+
+    /// Returns which endpoints a node leads to.
+    pub(super) fn traffic(&self) -> TrafficPolicy {
+        self.service.load_balancer.as_deref().map_or(TrafficPolicy::Cluster, |own| own.traffic)
     }
 
     pub(super) fn claimant(&self) -> Claimant<'a> {

@@ -29,7 +29,7 @@ fn json(routes: u32, generation: u32) -> String {
 fn ways(desired: &Desired) -> Hops {
     let hop = |address: IpAddr| {
         let source = if address.is_ipv4() { "10.255.0.1" } else { "fd00::ffff:1" };
-        (address, Arc::new(Hop { source: source.parse().unwrap(), ifindex: 2, mtu: 1500 }))
+        (address, Arc::new(Hop { source: source.parse().unwrap(), ifindex: 2, mtu: 1500, is_on_link: true }))
     };
     Hops { towards: desired.backend_addresses().into_iter().map(hop).collect(), ..Hops::default() }
 }

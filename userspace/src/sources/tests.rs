@@ -2,7 +2,7 @@
 
 use super::file::judge;
 use crate::config;
-use crate::model::{L2, NodeFacts};
+use crate::model::{L2, NodeFacts, TrafficPolicy};
 use expect_test::{Expect, expect};
 
 /// A node with the ports that Linux hands out by default.
@@ -44,6 +44,25 @@ const JSON: &str = r#"{"apiVersion":"vestibule.dev/v1alpha1","kind":"StaticConfi
         {"name":"tenant-a","listeners":["shared","direct"],
          "hostnames":["Tenant-A.k8s.example.com.","*.tenant-a.example.com"],
          "backends":[{"address":"fd97:2::2","port":6443},{"address":"10.97.2.2","port":6443,"weight":1}]}]}"#;
+
+#[test]
+fn a_traffic_policy_is_read_and_another_is_refused() {
+    let text = |policy: &str| {
+        with_routes(
+            &TENANT_A.replace("listeners: [", &format!("externalTrafficPolicy: {policy}\n    listeners: [")),
+        )
+    };
+    for (policy, expected) in [("Local", TrafficPolicy::Local), ("Cluster", TrafficPolicy::Cluster)] {
+        let (desired, problems) = judge(&text(policy), &node());
+        assert_eq!((desired.routes[0].traffic, problems), (expected, vec![]));
+    }
+    check(
+        &text("Node"),
+        expect![[r#"
+        f.yaml:10: error: routes[0].externalTrafficPolicy: is not a traffic policy (value "Node"); write Local (backends on this node, which see the client's address) or Cluster
+    "#]],
+    );
+}
 
 #[test]
 fn the_documented_file_is_good() {

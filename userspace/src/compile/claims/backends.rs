@@ -4,7 +4,7 @@ use super::Ground;
 use super::shares::{self, Group};
 use crate::model::claim::{ClaimBackend, ClaimTarget, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, ProbeSpec};
-use crate::model::{BackendSpec, ObjectName};
+use crate::model::{BackendSpec, ObjectName, TrafficPolicy};
 use common::maps::address::Address;
 use common::maps::route::MEMBERS_MAX;
 use foldhash::{HashMap, HashMapExt, HashSet};
@@ -72,32 +72,38 @@ impl<'a> Endpoints<'a> {
     }
 
     /// Returns the backends of a claim.
-    pub(super) fn of(&self, references: &[ClaimBackend]) -> Resolved {
+    pub(super) fn of(&self, references: &[ClaimBackend], traffic: TrafficPolicy) -> Resolved {
         let mut resolved = Resolved::default();
         let mut shares: Vec<Share<'_>> = Vec::with_capacity(references.len());
         let mut addresses = Vec::new();
         for reference in references {
             let picks = match &reference.to {
-                Some(ClaimTarget::Service(service)) => self.picks(service, &mut resolved),
-                Some(ClaimTarget::Address(own)) => {
+                Some(ClaimTarget::Service(service)) => self.picks(service, traffic, &mut resolved),
+                // An address is on no node that is known.
+                Some(ClaimTarget::Address(own)) if self.is_within(traffic, &own.endpoint) => {
                     let pick = self.pick(&own.endpoint, own.probe, &mut resolved);
                     addresses.extend(pick.map(|pick| (shares.len(), pick)));
                     Vec::new()
                 }
-                None => Vec::new(),
+                Some(ClaimTarget::Address(_)) | None => Vec::new(),
             };
             shares.push(Share { weight: reference.weight, picks });
         }
-        self.share_addresses(addresses, &mut shares);
+        self.share_addresses(addresses, traffic, &mut shares);
         resolved.weigh(&shares);
         resolved
     }
 
     /// Adds the addresses to their shares, each by its index. All are one group: what one does not take goes to the others.
-    fn share_addresses<'r>(&self, addresses: Vec<(usize, Pick<'r>)>, shares: &mut [Share<'r>]) {
+    fn share_addresses<'r>(
+        &self,
+        addresses: Vec<(usize, Pick<'r>)>,
+        traffic: TrafficPolicy,
+        shares: &mut [Share<'r>],
+    ) {
         let (places, mut picks): (Vec<usize>, Vec<Pick<'r>>) = addresses.into_iter().unzip();
         for is_v4 in [true, false] {
-            self.choose(&mut picks, is_v4);
+            self.choose(&mut picks, is_v4, traffic);
         }
         for (place, pick) in places.into_iter().zip(picks) {
             let share = &mut shares[place];
@@ -109,13 +115,20 @@ impl<'a> Endpoints<'a> {
     }
 
     /// Returns the endpoints of a Service's port.
-    fn picks(&self, service: &ServicePortRef, resolved: &mut Resolved) -> Vec<Pick<'a>> {
+    fn picks(
+        &self,
+        service: &ServicePortRef,
+        traffic: TrafficPolicy,
+        resolved: &mut Resolved,
+    ) -> Vec<Pick<'a>> {
         let endpoints = self.known.get(&service.name).copied().unwrap_or_default();
         let mut picks = Vec::with_capacity(endpoints.len());
-        let of_port = endpoints.iter().filter(|endpoint| endpoint.port_name == service.port);
-        picks.extend(of_port.filter_map(|endpoint| self.pick(endpoint, service.probe, resolved)));
+        let is_meant =
+            |endpoint: &&Endpoint| endpoint.port_name == service.port && self.is_within(traffic, endpoint);
+        let meant = endpoints.iter().filter(is_meant);
+        picks.extend(meant.filter_map(|endpoint| self.pick(endpoint, service.probe, resolved)));
         for is_v4 in [true, false] {
-            self.choose(&mut picks, is_v4);
+            self.choose(&mut picks, is_v4, traffic);
         }
         picks
     }
@@ -138,8 +151,16 @@ impl<'a> Endpoints<'a> {
         Some(Pick { endpoint, failing: self.ground.node.failing.contains(&at), takes: false })
     }
 
+    /// Whether this node leads to an endpoint.
+    fn is_within(&self, traffic: TrafficPolicy, endpoint: &Endpoint) -> bool {
+        match traffic {
+            TrafficPolicy::Cluster => true,
+            TrafficPolicy::Local => endpoint.node.is_some() && endpoint.node == self.ground.node.name,
+        }
+    }
+
     /// Decides which endpoints of a family take new connections.
-    fn choose(&self, picks: &mut [Pick<'_>], is_v4: bool) {
+    fn choose(&self, picks: &mut [Pick<'_>], is_v4: bool, traffic: TrafficPolicy) {
         let of_state =
             |pick: &Pick<'_>, state| pick.endpoint.state == state && pick.endpoint.address.is_ipv4() == is_v4;
         let any_ready = picks.iter().any(|pick| of_state(pick, EndpointState::Ready));
@@ -158,7 +179,9 @@ impl<'a> Endpoints<'a> {
                 .filter(|pick| pick.failing && of_state(pick, state))
                 .for_each(|pick| pick.takes = false);
         }
-        let Some(zone) = &self.ground.node.zone else { return };
+        // Of endpoints on one node, none is nearer.
+        let zone = self.ground.node.zone.as_ref().filter(|_| traffic == TrafficPolicy::Cluster);
+        let Some(zone) = zone else { return };
         let of_family = |pick: &Pick<'_>| pick.takes && of_state(pick, state);
         let hinted = |pick: &Pick<'_>| pick.endpoint.zones.contains(zone);
         // As in kube-proxy: hints count only if every endpoint has some and at least one is for this zone.

@@ -8,7 +8,7 @@ use super::probing;
 use crate::model::claim::{ClaimBackends, Grant, Granted};
 use crate::model::{
     Affinity, BackendSpec, Claim, Desired, DesiredListener, DesiredRoute, Origin, Pattern, Probes, Problem,
-    Protocol, ServerName, Settings, SourceRanges,
+    Protocol, ServerName, Settings, SourceRanges, TrafficPolicy,
 };
 use crate::settle;
 use foldhash::{HashMap, HashMapExt};
@@ -49,6 +49,7 @@ struct Lead<'c> {
     backends: &'c ClaimBackends,
     source_ranges: Option<&'c SourceRanges>,
     affinity: Affinity,
+    traffic: TrafficPolicy,
     names: Vec<(usize, Pattern)>,
     /// Whether something leads to it.
     is_used: bool,
@@ -79,8 +80,8 @@ pub(super) fn build<'c>(
         let (name, names) = (Arc::clone(lead.name), lead.names.clone().into());
         let backends = resolved.backends.clone().into();
         let source_ranges = lead.source_ranges.cloned();
-        let (tenant, affinity) = (lead.tenant.cloned(), lead.affinity);
-        let route = DesiredRoute { name, names, backends, tenant, source_ranges, affinity };
+        let (tenant, affinity, traffic) = (lead.tenant.cloned(), lead.affinity, lead.traffic);
+        let route = DesiredRoute { name, names, backends, tenant, source_ranges, affinity, traffic };
         routes.push((index, route, resolved, server_name));
     }
     let fits = fitting(&leads, &routes, settings.max_names, &mut built);
@@ -131,6 +132,7 @@ impl<'c> Leads<'c> {
                         backends: &claim.backends,
                         source_ranges: claim.source_ranges.as_ref(),
                         affinity: claim.affinity,
+                        traffic: claim.traffic,
                         names: Vec::new(),
                         is_used: matches!(claim.backends, ClaimBackends::Addresses(_)),
                     });
@@ -215,7 +217,7 @@ impl<'c> Leads<'c> {
                 (Resolved { backends, ..Resolved::default() }, None)
             }
             ClaimBackends::Services { references, server_name } => {
-                let resolved = services.of(references);
+                let resolved = services.of(references, lead.traffic);
                 report_unused(&resolved, lead.origin, problems);
                 (resolved, server_name.as_ref())
             }

@@ -74,7 +74,7 @@ pub(in crate::compile) fn refresh<'c>(
     let used = users.iter().flat_map(|user| user.references).filter_map(service);
     let services = Endpoints::some(ground, bindings(before.desired), used);
     let again = users.iter().filter_map(|user| {
-        let resolved = services.of(user.references);
+        let resolved = services.of(user.references, user.claim.traffic);
         Some(Again { name: user.claim.route.as_ref()?, resolved, server: user.server })
     });
     put(before.desired, before.probes, again.collect())
@@ -136,6 +136,7 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>) -> Option<Refre
             tenant: route.tenant.clone(),
             source_ranges: route.source_ranges.clone(),
             affinity: route.affinity,
+            traffic: route.traffic,
         }
     };
     let desired = edited(before, other.into_iter().map(with_others))?;
@@ -168,6 +169,7 @@ pub(in crate::compile) fn refresh_file(
             tenant: route.tenant.clone(),
             source_ranges: route.source_ranges.clone(),
             affinity: route.affinity,
+            traffic: route.traffic,
         })
     };
     let routes: Vec<DesiredRoute> = routes.iter().map(with_own).collect::<Option<_>>()?;

@@ -329,6 +329,7 @@ mod tests {
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: model::Affinity::None,
+            traffic: model::TrafficPolicy::Cluster,
         }
     }
 

@@ -77,7 +77,7 @@ async fn what_one_output_alone_holds_is_not_in_force() {
     let (folder, quick, slow) = (Folder::new(), Memory::default(), Memory::default());
     folder.write(&[("a", &[1])]);
     let (script, store) = Script::begin();
-    let mut sources = Sources::of_cluster(store, ChartFile::default(), Some(folder.file()));
+    let mut sources = Sources::of_cluster(store, ChartFile::default(), Some(folder.file()), "node");
     sources.read_file().unwrap();
     let scene = Scene::new(&folder, sources, &[&quick, &slow], true);
     let told = Arc::clone(&scene.told);

@@ -131,7 +131,7 @@ impl Scene {
     /// Starts like `vestibule agent`: with a cluster that has reported nothing yet, and a static file.
     pub(super) fn of_cluster(folder: &Folder, output: &Memory) -> (Self, Script) {
         let (script, store) = Script::begin();
-        let mut sources = Sources::of_cluster(store, ChartFile::default(), Some(folder.file()));
+        let mut sources = Sources::of_cluster(store, ChartFile::default(), Some(folder.file()), "node");
         sources.read_file().unwrap();
         (Self::new(folder, sources, &[output], true), script)
     }

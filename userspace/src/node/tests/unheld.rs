@@ -38,7 +38,7 @@ impl Agent {
         let (script, store) = Script::begin();
         let settings = Settings { max_names, ..Settings::default() };
         let chart = ChartFile { facts: Facts { settings, ..Facts::default() }, ..ChartFile::default() };
-        let mut sources = Sources::of_cluster(store, chart, Some(folder.file()));
+        let mut sources = Sources::of_cluster(store, chart, Some(folder.file()), "node");
         sources.read_file().unwrap();
         let right = Pins::new(&folder.0).lock().unwrap();
         let output = Memory::default();

@@ -1,6 +1,7 @@
 //! What keeps a configuration from being carried out on this node.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::devices::Chosen;
@@ -77,7 +78,23 @@ pub(super) fn unserved<'a>(
         let problem = Problem::error("", what, "use fewer ranges, or the same ones for several routes");
         Exception { part: Part::Route(Arc::clone(&route.name)), problem }
     });
-    without_id.chain(without_room)
+    without_id.chain(without_room).chain(out_of_reach(desired, applied))
+}
+
+/// Returns the routes to backends on this node that it cannot be led to by their clients' addresses.
+fn out_of_reach<'a>(desired: &'a Desired, applied: &'a Applied) -> impl Iterator<Item = Exception> + 'a {
+    desired.routes.iter().filter_map(|route| {
+        let mut backends = applied.out_of_reach(route);
+        let first = backends.next()?;
+        let what = format!(
+            "externalTrafficPolicy Local: this node cannot lead clients to {} of its backends, such as {}, which take no connection: \
+             there is no route to them without a router, over a device that has our program",
+            1 + backends.count(),
+            SocketAddr::new(first.address, first.port)
+        );
+        let remedy = "write externalTrafficPolicy Cluster, or see `ip route get` and the chart's `devices`";
+        Some(Exception { part: Part::Route(Arc::clone(&route.name)), problem: Problem::error("", what, remedy) })
+    })
 }
 
 /// Returns an error for each size that changed, since maps keep the sizes they were created with.
@@ -122,7 +139,8 @@ pub(super) fn check_forwarding(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Link;
+    use crate::model::{BackendSpec, DesiredRoute, Link, TrafficPolicy};
+    use crate::plan::{self, Hop, Hops};
     use std::time::Duration;
 
     #[test]
@@ -143,6 +161,37 @@ mod tests {
         assert_eq!(exceptions(&[2], &[2]), [""; 0]);
         assert_eq!(exceptions(&[], &[]), [""; 0]);
         assert_eq!(exceptions(&[7], &[]), [""; 0], "it is gone, and a change of the network follows");
+    }
+
+    #[test]
+    fn a_route_whose_backends_on_this_node_cannot_be_led_to_is_an_exception() {
+        let backend = BackendSpec { address: [10, 0, 0, 1].into(), port: 443, weight: 1, failing: false };
+        let desired = |traffic, weight| {
+            let backends = [BackendSpec { weight, ..backend }].into();
+            let route = DesiredRoute { name: "r".into(), backends, traffic, ..DesiredRoute::default() };
+            Desired { routes: [Arc::new(route)].into_iter().collect(), ..Desired::default() }
+        };
+        let told = |desired: &Desired, hops: &Hops| -> Vec<Exception> {
+            unserved(desired, &plan::plan(&Applied::default(), desired, hops).applied).collect()
+        };
+        let [exception] = &told(&desired(TrafficPolicy::Local, 1), &Hops::default())[..] else {
+            panic!("none")
+        };
+        assert_eq!(exception.part, Part::Route("r".into()));
+        assert!(
+            exception.problem.is_error() && exception.problem.what.contains("10.0.0.1:443"),
+            "{exception:?}"
+        );
+        let hop = Hop { source: [10, 0, 0, 9].into(), ifindex: 3, mtu: 1500, is_on_link: true };
+        let reached =
+            Hops { towards: [(backend.address, Arc::new(hop))].into_iter().collect(), ..Hops::default() };
+        assert_eq!(told(&desired(TrafficPolicy::Local, 1), &reached), []);
+        assert_eq!(told(&desired(TrafficPolicy::Local, 0), &Hops::default()), [], "it takes none anyway");
+        assert_eq!(
+            told(&desired(TrafficPolicy::Cluster, 1), &Hops::default()),
+            [],
+            "other nodes may reach it"
+        );
     }
 
     #[test]

@@ -135,7 +135,10 @@ mod tests {
         egress
             .iter()
             .map(|(host, ifindex)| {
-                (IpAddr::from([10, 0, 0, *host]), Arc::new(Hop { source, ifindex: *ifindex, mtu: 1500 }))
+                (
+                    IpAddr::from([10, 0, 0, *host]),
+                    Arc::new(Hop { source, ifindex: *ifindex, mtu: 1500, is_on_link: true }),
+                )
             })
             .collect()
     }

@@ -228,7 +228,12 @@ mod tests {
         let hop = |address: &IpAddr| {
             let IpAddr::V4(v4) = address else { return None };
             let ifindex = u32::from(v4.octets()[3]) % 5;
-            (ifindex > 0).then_some(Hop { source: [192, 0, 2, 1].into(), ifindex, mtu: 1500 })
+            (ifindex > 0).then_some(Hop {
+                source: [192, 0, 2, 1].into(),
+                ifindex,
+                mtu: 1500,
+                is_on_link: true,
+            })
         };
         Ok(addresses.iter().map(hop).collect())
     }

@@ -5,8 +5,8 @@ use crate::plan::tables::page_count;
 use crate::plan::{Applied, Change, Hops, MapsContent, MapsImage, Plan, plan};
 use common::decide::route_key;
 use common::maps::address::{Address, Port};
-use common::maps::backend::BACKEND_RETIRED;
-use common::maps::listener::{AddressRole, ListenerKey, PROTOCOL_TLS, ROLE_SOURCE, ROLE_VIP};
+use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, DELIVERY_DNAT};
+use common::maps::listener::{AddressRole, ListenerKey, PROTOCOL_TLS, ROLE_BACKEND, ROLE_SOURCE, ROLE_VIP};
 use common::maps::route::{
     LABEL_LISTENER, LABEL_ROUTE, NameKey, NameRoute, PageKey, Route, SuffixKey, Table,
 };
@@ -107,6 +107,12 @@ fn members(world: &MapsImage, table: &Table) -> Vec<(IpAddr, u16)> {
         .map(member)
         .map(|(backend, place)| {
             assert_eq!(backend.flags & BACKEND_RETIRED, 0, "{place:?} takes no flows");
+            if backend.delivery == DELIVERY_DNAT && backend.flags & BACKEND_UNREACHABLE == 0 {
+                let role = world.addresses.get(&backend.address).copied().unwrap_or_default();
+                let deliveries = world.settings.deliveries;
+                let are_known = role & ROLE_BACKEND != 0 && deliveries & 1 << DELIVERY_DNAT != 0;
+                assert!(are_known, "replies of {place:?} are not known: {role} {deliveries}");
+            }
             place
         })
         .collect()
@@ -159,7 +165,9 @@ pub(super) fn canonical(world: &MapsImage) -> BTreeSet<String> {
         shown.route = 0;
         lines.insert(format!("{} {shown:?}", route(value.route)));
     }
-    for (address, flags) in world.addresses.iter().filter(|(_, flags)| **flags & ROLE_VIP != 0) {
+    for (address, flags) in
+        world.addresses.iter().filter(|(_, flags)| **flags & (ROLE_VIP | ROLE_BACKEND) != 0)
+    {
         lines.insert(format!("{:?} {}", IpAddr::from(*address), flags & !ROLE_SOURCE));
     }
     let left = [

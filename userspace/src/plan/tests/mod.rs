@@ -2,6 +2,7 @@
 
 /// Compares maps in memory, looks up connections in them, and reads them back.
 mod check;
+mod local;
 /// Any sequence of configurations.
 mod sequences;
 /// Connections that are opened on another node.
@@ -62,6 +63,7 @@ fn route(name: &str, listeners: &[&str], patterns: &[&str], backends: &[(&str, u
             .collect(),
         source_ranges: None,
         affinity: crate::model::Affinity::None,
+        traffic: crate::model::TrafficPolicy::Cluster,
     }
 }
 
@@ -76,7 +78,7 @@ fn desired(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
 fn ways(desired: &Desired) -> Hops {
     let towards = desired.backend_addresses().into_iter().map(|address| {
         let source = if address.is_ipv4() { ip("10.0.0.254") } else { ip("fd00::fe") };
-        (address, Arc::new(Hop { source, ifindex: 3, mtu: 1500 }))
+        (address, Arc::new(Hop { source, ifindex: 3, mtu: 1500, is_on_link: true }))
     });
     Hops { towards: towards.collect(), own: [ip("10.0.0.254")].into(), ..Hops::default() }
 }

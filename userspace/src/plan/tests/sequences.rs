@@ -5,6 +5,7 @@ use super::{Applied, Change, Desired, Hop, Hops, MapsImage, Plan, ip, plan};
 use crate::compile::compile;
 use crate::model::{
     Affinity, BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec, ServerName, SourceRanges,
+    TrafficPolicy,
 };
 use common::maps::route::LABEL_LISTENER;
 use proptest::prelude::*;
@@ -53,29 +54,35 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
         prop::collection::vec(weight, 5),
         prop::option::weighted(0.5, prop::sample::subsequence(RANGES.to_vec(), 0..=2)),
         prop::sample::select(vec![Affinity::None, Affinity::ClientIp]),
+        prop::sample::select(vec![TrafficPolicy::Cluster, TrafficPolicy::Local]),
     );
     let named = prop::sample::subsequence(ROUTES.to_vec(), 0..=4).prop_shuffle();
     (named, prop::collection::vec(one, 4)).prop_map(|(names, settings)| {
         let each = names.into_iter().zip(settings).enumerate();
-        each.map(|(place, (name, (listeners, patterns, backends, weights, ranges, affinity)))| RouteSpec {
-            place,
-            name: name.into(),
-            listeners: listeners.into_iter().map(Into::into).collect(),
-            patterns: patterns.into_iter().map(pattern).collect(),
-            backends: backends
-                .into_iter()
-                .zip(weights)
-                .map(|(address, weight)| BackendSpec {
-                    address: ip(address),
-                    port: 6443,
-                    weight,
-                    failing: false,
-                })
-                .collect(),
-            affinity,
-            source_ranges: ranges.map(|ranges| {
-                SourceRanges::new(&ranges.into_iter().map(|range| range.parse().unwrap()).collect::<Vec<_>>())
-            }),
+        each.map(|(place, (name, (listeners, patterns, backends, weights, ranges, affinity, traffic)))| {
+            RouteSpec {
+                place,
+                name: name.into(),
+                listeners: listeners.into_iter().map(Into::into).collect(),
+                patterns: patterns.into_iter().map(pattern).collect(),
+                backends: backends
+                    .into_iter()
+                    .zip(weights)
+                    .map(|(address, weight)| BackendSpec {
+                        address: ip(address),
+                        port: 6443,
+                        weight,
+                        failing: false,
+                    })
+                    .collect(),
+                affinity,
+                traffic,
+                source_ranges: ranges.map(|ranges| {
+                    SourceRanges::new(
+                        &ranges.into_iter().map(|range| range.parse().unwrap()).collect::<Vec<_>>(),
+                    )
+                }),
+            }
         })
         .collect()
     })
@@ -91,14 +98,17 @@ fn pattern(text: &str) -> Pattern {
 /// Next hops to some of the backends.
 fn hops() -> impl Strategy<Value = Hops> {
     let reachable = prop::sample::subsequence(BACKENDS.to_vec(), 4..=6);
-    (reachable, 1..3u32, prop::sample::select(vec![1400, 1500])).prop_map(|(addresses, ifindex, mtu)| {
-        let hop = |address: IpAddr| {
-            let source = ip(if address.is_ipv4() { "10.1.0.254" } else { "fd01::fe" });
-            (address, Arc::new(Hop { source, ifindex, mtu }))
-        };
-        let towards = addresses.into_iter().map(|text| hop(ip(text))).collect();
-        Hops { towards, own: [ip(VIPS[1])].into(), ..Hops::default() }
-    })
+    let is_on_link = prop::bool::weighted(0.8);
+    (reachable, 1..3u32, prop::sample::select(vec![1400, 1500]), is_on_link).prop_map(
+        |(addresses, ifindex, mtu, is_on_link)| {
+            let hop = |address: IpAddr| {
+                let source = ip(if address.is_ipv4() { "10.1.0.254" } else { "fd01::fe" });
+                (address, Arc::new(Hop { source, ifindex, mtu, is_on_link }))
+            };
+            let towards = addresses.into_iter().map(|text| hop(ip(text))).collect();
+            Hops { towards, own: [ip(VIPS[1])].into(), ..Hops::default() }
+        },
+    )
 }
 
 /// What changes from one configuration to the next.

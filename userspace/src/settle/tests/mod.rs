@@ -123,7 +123,7 @@ fn backend_ref(text: &str) -> BackendRef {
     BackendRef { group: "".into(), kind: kind.into(), namespace, name: name.into(), port, weight }
 }
 
-/// `address[:port][ draining| notready| departed][ @zone...]`; the default port is 6443.
+/// `address[:port][ draining| notready| departed][ @zone...][ on-NODE]`; the default port is 6443.
 pub(crate) fn endpoint(text: &str) -> Endpoint {
     let mut words = text.split(' ');
     let at = words.next().unwrap();
@@ -131,16 +131,17 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
         Ok(at) => (at.ip(), at.port()),
         Err(_) => (ip(at), 6443),
     };
-    let (mut state, mut zones) = (EndpointState::Ready, Vec::new());
+    let (mut state, mut zones, mut node) = (EndpointState::Ready, Vec::new(), None);
     for word in words {
         match word {
             "draining" => state = EndpointState::Draining,
             "notready" => state = EndpointState::NotReady,
             "departed" => state = EndpointState::Departed,
+            on if on.starts_with("on-") => node = on.strip_prefix("on-").map(Arc::from),
             zone => zones.push(Arc::from(zone.strip_prefix('@').unwrap())),
         }
     }
-    Endpoint { port_name: "p443".into(), address, port, state, zones: zones.into() }
+    Endpoint { port_name: "p443".into(), address, port, state, zones: zones.into(), node }
 }
 
 /// Facts for a test. Objects are of class `ours` and in namespaces `a`, `b`, `c` (which is labelled `team`).
@@ -272,6 +273,7 @@ impl Scene {
             backends: vec![backend],
             source_ranges: None,
             affinity: Affinity::None,
+            traffic: TrafficPolicy::Cluster,
         });
     }
 

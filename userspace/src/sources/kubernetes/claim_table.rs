@@ -173,6 +173,7 @@ mod tests {
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: crate::model::Affinity::None,
+            traffic: crate::model::TrafficPolicy::Cluster,
         };
         let claim = Some(StoredClaim { version, claim: Arc::new(claim) });
         ReadClaim { version: Some(version), claim, origin: None }

@@ -130,6 +130,7 @@ impl Stored {
                     port: port.port,
                     state: EndpointState::Ready,
                     zones: Arc::new([]),
+                    node: None,
                 };
                 cluster.endpoints.insert(name(&spec.meta), spec.ports.iter().map(endpoint).collect());
                 cluster.services.insert(name(&spec.meta), Arc::new(spec));

@@ -178,6 +178,7 @@ impl Script {
             port: 6443,
             state: EndpointState::Ready,
             zones: Arc::new([]),
+            node: None,
         };
         let service = ObjectName::new("ns", service);
         let slice = Slice { service: service.clone(), endpoints: hosts.iter().map(endpoint).collect() };
@@ -209,6 +210,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
         backends: ClaimBackends::Services { references, server_name: None },
         source_ranges: None,
         affinity: crate::model::Affinity::None,
+        traffic: crate::model::TrafficPolicy::Cluster,
     }
 }
 

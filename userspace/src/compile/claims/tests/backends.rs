@@ -182,6 +182,47 @@ fn zone_hints_count_where_all_endpoints_have_them_and_one_is_for_this_zone() {
 }
 
 #[test]
+fn a_service_with_policy_local_leads_to_the_pods_of_this_node_alone_and_only_these_are_probed() {
+    let table: &[(&[&str], &str)] = &[
+        (&["10.0.0.1 on-n1", "10.0.0.2 on-n2", "10.0.0.3"], "10.0.0.1:6443 1"),
+        (&["10.0.0.1 on-n1 notready", "10.0.0.2 on-n2"], "10.0.0.1:6443 0"),
+        (&["10.0.0.1 on-n1 draining", "10.0.0.2 on-n2"], "10.0.0.1:6443 1"),
+        (&["10.0.0.1 on-n1 draining", "10.0.0.2 on-n1"], "10.0.0.1:6443 0, 10.0.0.2:6443 1"),
+        (&["10.0.0.2 on-n2", "10.0.0.3"], ""),
+        // A hint for another zone does not lead to another node.
+        (
+            &["10.0.0.1 @y on-n1", "10.0.0.2 @x on-n1", "10.0.0.3 @x on-n2"],
+            "10.0.0.1:6443 1, 10.0.0.2:6443 1",
+        ),
+    ];
+    for (endpoints, expected) in table {
+        let mut scene = Scene::new();
+        let balancer = LoadBalancerSpec {
+            addresses: vec![ip("192.0.2.9")],
+            traffic: TrafficPolicy::Local,
+            ..LoadBalancerSpec::default()
+        };
+        let service = scene.service("a/lb", endpoints);
+        service.load_balancer = Some(Arc::new(balancer));
+        service.probe = Some(Some(ProbeSpec::default()));
+        scene.facts.node.zone = Some("x".into());
+        assert_eq!(scene.backends("service/a/lb:443"), "", "a node without a name has no pods");
+        scene.facts.node.name = Some("n1".into());
+        assert_eq!(scene.backends("service/a/lb:443"), *expected, "{endpoints:?}");
+        let Compiled { desired, probes, .. } = scene.compiled();
+        let own = desired.routes.find("service/a/lb:443").unwrap();
+        assert_eq!(own.traffic, TrafficPolicy::Local);
+        let probed: Vec<_> = probes.keys().map(|at| at.ip()).collect();
+        let is_probed = |spec: &&BackendSpec| probed.contains(&spec.address);
+        let lives = endpoints.iter().filter(|text| text.contains("on-n1") && !text.contains("notready"));
+        assert_eq!(
+            (probed.len(), own.backends.iter().filter(is_probed).count()),
+            (lives.clone().count(), lives.count())
+        );
+    }
+}
+
+#[test]
 fn references_to_other_namespaces_need_a_grant_of_theirs() {
     let from = |kind: &str, namespace: &str| (group_kind(kind), Arc::from(namespace));
     let to = |kind: &str, name: Option<&str>| {

@@ -29,6 +29,8 @@ enum Edit {
     Endpoints(usize, Vec<u8>),
     Failing(BTreeSet<u8>),
     Zone(bool),
+    /// Whether a route's backends see their clients.
+    Traffic(prop::sample::Index, TrafficPolicy),
     Ports(bool),
     /// Adds or removes a TLSRoute.
     Object(bool),
@@ -48,6 +50,8 @@ fn edit() -> impl Strategy<Value = Edit> {
             .prop_map(|(at, hosts)| Edit::Endpoints(at, hosts.into_iter().collect())),
         2 => hosts.prop_map(Edit::Failing),
         1 => any::<bool>().prop_map(Edit::Zone),
+        2 => (any::<prop::sample::Index>(), prop::sample::select(&[TrafficPolicy::Cluster, TrafficPolicy::Local][..]))
+            .prop_map(|(at, traffic)| Edit::Traffic(at, traffic)),
         1 => any::<bool>().prop_map(Edit::Ports),
         2 => any::<bool>().prop_map(Edit::Object),
     ]
@@ -61,7 +65,12 @@ fn scene() -> Scene {
     for service in SERVICES {
         scene.service(service, &["10.0.0.1"]);
     }
-    let balancer = LoadBalancerSpec { addresses: vec![ip("192.0.2.9")], ..LoadBalancerSpec::default() };
+    let balancer = LoadBalancerSpec {
+        addresses: vec![ip("192.0.2.9")],
+        traffic: TrafficPolicy::Local,
+        ..LoadBalancerSpec::default()
+    };
+    scene.facts.node.name = Some("n1".into());
     scene.service("a/lb", &["10.0.0.3"]).load_balancer = Some(Arc::new(balancer));
     scene.tls("a/one", 1, &["gw#tls"], &["one.example.com"], &["s:443*3", "t:443"]);
     scene.tcp("a/tcp", 1, &["gw#tcp"], &["t:443"]);
@@ -106,7 +115,7 @@ struct Followed {
 
 impl Followed {
     fn new() -> Self {
-        let (scene, mut compiler) = (scene(), Compiler::beside_cluster());
+        let (scene, mut compiler) = (scene(), Compiler::beside_cluster().on("n1".into()));
         compiler.whole(&scene.facts).unwrap();
         Self { scene, compiler, claims: BTreeMap::new() }
     }
@@ -164,6 +173,7 @@ impl Followed {
             backends: backends(&all),
             source_ranges: None,
             affinity: Affinity::None,
+            traffic: Default::default(),
         };
         self.routes(|routes| match routes.iter_mut().find(|route| route.name == name) {
             Some(route) => *route = spec,
@@ -176,7 +186,7 @@ impl Followed {
     }
 
     fn endpoints(&mut self, service: &str, hosts: &[u8]) {
-        let zone = |host: &u8| if host.is_multiple_of(2) { " @here" } else { " @there" };
+        let zone = |host: &u8| if host.is_multiple_of(2) { " @here on-n1" } else { " @there on-n2" };
         let texts = hosts.iter().map(|host| format!("10.0.0.{host}{}", zone(host)));
         let all: Vec<Endpoint> = texts.map(|text| endpoint(&text)).collect();
         self.scene.cluster().endpoints.insert(name(service), all.into());
@@ -187,7 +197,7 @@ impl Followed {
         let count = self.scene.facts.routes.len();
         match edit {
             Edit::Put(name, route) => drop(self.put(name, route)),
-            Edit::Backends(..) | Edit::Remove(_) | Edit::Turn if count == 0 => {}
+            Edit::Backends(..) | Edit::Remove(_) | Edit::Traffic(..) | Edit::Turn if count == 0 => {}
             Edit::Backends(at, all) => drop(self.backends(at.index(count), &all)),
             Edit::Remove(at) => drop(self.routes(|routes| drop(routes.remove(at.index(count))))),
             Edit::Turn => drop(self.routes(|routes| routes.rotate_left(1))),
@@ -201,6 +211,9 @@ impl Followed {
                 let failing: BTreeSet<SocketAddr> = hosts.iter().map(at).collect();
                 self.scene.facts.node.failing.clone_from(&failing);
                 self.one(Change::Failing(failing));
+            }
+            Edit::Traffic(at, traffic) => {
+                self.routes(|routes| routes[at.index(count)].traffic = traffic);
             }
             Edit::Zone(is_here) => {
                 let zone = is_here.then(|| Arc::from("here"));

@@ -16,7 +16,12 @@ fn scene() -> Scene {
     for service in SERVICES {
         scene.service(service, &["10.0.0.1"]);
     }
-    let balancer = LoadBalancerSpec { addresses: vec![ip("192.0.2.9")], ..LoadBalancerSpec::default() };
+    let balancer = LoadBalancerSpec {
+        addresses: vec![ip("192.0.2.9")],
+        traffic: TrafficPolicy::Local,
+        ..LoadBalancerSpec::default()
+    };
+    scene.facts.node.name = Some("n1".into());
     scene.service("a/lb", &[]).load_balancer = Some(Arc::new(balancer));
     scene.tls("a/one", 1, &["gw#tls"], &["one.example.com"], &["s:443"]);
     scene.tls("a/two", 1, &["gw#tls"], &["two.example.com"], &["s:443*3", "t:443", "gone:443"]);
@@ -44,7 +49,9 @@ fn endpoints() -> impl Strategy<Value = Vec<String>> {
         (1..5_u8).prop_map(|host| format!("10.0.0.{host}")),
         (1..4_u8).prop_map(|host| format!("fd00::{host}")),
     ];
-    let one = (address, state, zone).prop_map(|(address, state, zone)| format!("{address}{state}{zone}"));
+    let node = prop::sample::select(&["", " on-n1", " on-n1", " on-n2"][..]);
+    let one = (address, state, zone, node)
+        .prop_map(|(address, state, zone, node)| format!("{address}{state}{zone}{node}"));
     prop::collection::btree_set(one, 0..5).prop_map(|all| all.into_iter().collect())
 }
 
@@ -114,9 +121,9 @@ proptest! {
 fn probes_follow_endpoints_and_what_fails() {
     let mut scene = scene();
     scene.cluster().policy.probe = Some(ProbeSpec::default());
-    change(&mut scene, "a/lb", &["10.0.0.6".to_owned(), "10.0.0.8".to_owned()]);
+    change(&mut scene, "a/lb", &["10.0.0.6 on-n1".to_owned(), "10.0.0.8 on-n1".to_owned()]);
     let before = compile(&scene.facts);
-    change(&mut scene, "a/lb", &["10.0.0.7".to_owned(), "10.0.0.8".to_owned()]);
+    change(&mut scene, "a/lb", &["10.0.0.7 on-n1".to_owned(), "10.0.0.8 on-n1".to_owned()]);
     scene.facts.node.failing.insert("10.0.0.8:6443".parse().unwrap());
     let refreshed = again(&before, &scene, &BTreeSet::from([name("a/lb")])).unwrap();
     assert_eq!(refreshed.desired, compile(&scene.facts).desired);

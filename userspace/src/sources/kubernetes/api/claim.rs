@@ -6,7 +6,7 @@ pub use super::claim_grant::{ClaimGrant, ClaimRefusal};
 pub(in super::super) use super::claim_grant::{REMEDY, protocol};
 use crate::model;
 use crate::model::claim::{ClaimBackends, Grant, Wishes};
-use crate::model::{Affinity, Origin, Pattern};
+use crate::model::{Affinity, Origin, Pattern, TrafficPolicy};
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
@@ -19,6 +19,10 @@ use std::net::IpAddr;
 pub(in super::super) const CLIENT_IP: &str = "ClientIP";
 /// Key of [`ClaimSpec::policy`]: a list of CIDRs.
 pub(in super::super) const SOURCE_RANGES: &str = "sourceRanges";
+/// Key of [`ClaimSpec::policy`]: [`LOCAL`].
+pub(in super::super) const TRAFFIC: &str = "externalTrafficPolicy";
+/// The value of [`TRAFFIC`].
+pub(in super::super) const LOCAL: &str = "Local";
 /// The longest readable part of a Claim's name. With a hash behind it, it is a DNS label (RFC 1123).
 const PREFIX_MAX: usize = 38;
 /// Bytes of the hash, each two digits.
@@ -94,7 +98,8 @@ pub struct ClaimSpec {
     /// address and port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_affinity: Option<String>,
-    /// What connections must comply with besides. `sourceRanges`: a list of CIDRs, of which one must hold the client's address. An
+    /// What connections must comply with besides. `sourceRanges`: a list of CIDRs, of which one must hold the client's address.
+    /// `externalTrafficPolicy`: `Local`, by which a node leads only to endpoints that are on it, and these see the client's address. An
     /// agent admits no connection to a claim with a policy that it does not know.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
@@ -237,7 +242,11 @@ fn policy(claim: &model::Claim) -> BTreeMap<String, serde_json::Value> {
         let texts = ranges.ranges().iter().map(ToString::to_string);
         (SOURCE_RANGES.to_owned(), texts.collect::<Vec<_>>().into())
     });
-    ranges.into_iter().collect()
+    let traffic = match claim.traffic {
+        TrafficPolicy::Cluster => None,
+        TrafficPolicy::Local => Some((TRAFFIC.to_owned(), LOCAL.into())),
+    };
+    ranges.into_iter().chain(traffic).collect()
 }
 
 impl ClaimOrigin {

@@ -42,11 +42,12 @@ pub(in super::super) struct Slice {
 
 /// `endpoints[]`
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(in super::super) struct Endpoint {
     pub(in super::super) addresses: Option<Vec<String>>,
     pub(in super::super) conditions: Option<Conditions>,
     pub(in super::super) hints: Option<Hints>,
+    pub(in super::super) node_name: Option<String>,
 }
 
 /// `endpoints[].conditions`

@@ -11,7 +11,7 @@ use crate::model::claim::{
 use crate::model::cluster::{ProbeKind, ProbeSpec};
 use crate::model::{
     Affinity, Claim, Kind, ObjectName, Origin, Pattern, Problem, ServerName, SourceRanges, StoredClaim,
-    digest,
+    TrafficPolicy, digest,
 };
 use crate::origins;
 use common::maps::route::LABEL_BYTES_MAX;
@@ -82,11 +82,15 @@ fn read(
     let server_name = server_name.map(|name| shared(name, &grants));
     let references = spec.backends.into_iter().map(|backend| reference(backend, &field, found, interner));
     let mut references: Arc<[ClaimBackend]> = references.collect();
-    let mut ranges = None;
+    let (mut ranges, mut traffic) = (None, TrafficPolicy::Cluster);
     let mut is_refused = !unserved.is_empty();
     for (name, value) in &spec.policy {
         let read = match &**name {
             claim::SOURCE_RANGES => source_ranges(value).map(|read| ranges = Some(read)),
+            claim::TRAFFIC if *value == claim::LOCAL => {
+                traffic = TrafficPolicy::Local;
+                Ok(())
+            }
             _ => Err(not_enforced()),
         };
         is_refused |= found.check(field(&format!("spec.policy.{name}")), value, read).is_none();
@@ -127,6 +131,7 @@ fn read(
         backends,
         source_ranges: ranges,
         affinity: affinity.unwrap_or_default(),
+        traffic,
     })
 }
 

@@ -41,6 +41,7 @@ pub(in super::super) fn fold(raw: Raw<RawSlice>, interner: &Interner) -> (Slice,
         let Some(address) = found.check(field, text, of_family(text, is_v4)) else { continue };
         let zones = raw.hints.and_then(|hints| hints.for_zones).unwrap_or_default();
         let zones = interner.list(zones.iter().filter_map(|zone| zone.name.as_deref()));
+        let node = raw.node_name.filter(|name| !name.is_empty()).map(|name| interner.of(&name));
         let state = state(raw.conditions.unwrap_or_default());
         endpoints.extend(ports.iter().map(|(name, port)| Endpoint {
             port_name: Arc::clone(name),
@@ -48,6 +49,7 @@ pub(in super::super) fn fold(raw: Raw<RawSlice>, interner: &Interner) -> (Slice,
             port: *port,
             state,
             zones: Arc::clone(&zones),
+            node: node.clone(),
         }));
     }
     (Slice { service, endpoints: normalise(endpoints) }, found.into_problems())

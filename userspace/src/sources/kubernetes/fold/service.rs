@@ -11,7 +11,7 @@ use crate::model::cluster::{
 };
 use crate::model::service::OWN_CLASS;
 use crate::model::source_ranges::RANGES_OF_ONE_MAX;
-use crate::model::{Affinity, EventReason, Kind, Problem, SourceRanges};
+use crate::model::{Affinity, EventReason, Kind, Problem, SourceRanges, TrafficPolicy};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -162,6 +162,10 @@ fn load_balancer(
             Some("ClientIP") => Affinity::ClientIp,
             _ => Affinity::None,
         },
+        traffic: match spec.external_traffic_policy.as_deref() {
+            Some("Local") => TrafficPolicy::Local,
+            _ => TrafficPolicy::Cluster,
+        },
     }
 }
 
@@ -180,11 +184,6 @@ fn start_of(text: &str) -> Arc<str> {
 
 /// Reports what it asks of the delivery and is not kept. It is served all the same.
 fn report_not_kept(spec: &Service, found: &mut Findings) {
-    if let Some(policy @ "Local") = spec.external_traffic_policy.as_deref() {
-        let what = "is not kept: any ready pod is used, and backends see the node's address";
-        let remedy = "write Cluster, which is what it gets, or serve it by other means";
-        found.tell("spec.externalTrafficPolicy", policy, wrong(what, remedy));
-    }
     let config = spec.session_affinity_config.as_ref();
     let timeout = config.and_then(|config| config.pointer("/clientIP/timeoutSeconds")?.as_i64());
     if let Some(timeout) = timeout.filter(|timeout| *timeout != AFFINITY_SECS) {

@@ -54,6 +54,7 @@ fn slice_of(service: &str, endpoints: &[(u8, EndpointState)]) -> Slice {
         port: 6443,
         state: *state,
         zones: Arc::new([]),
+        node: None,
     };
     Slice { service: name(service), endpoints: normalise(endpoints.iter().map(endpoint).collect()) }
 }

@@ -33,6 +33,7 @@ fn slice(name: &str, last: &[u8]) -> Entry {
         port: 1,
         state: EndpointState::Ready,
         zones: Arc::new([]),
+        node: None,
     };
     let slice =
         Slice { service: ObjectName::new("ns", "api"), endpoints: last.iter().map(endpoint).collect() };

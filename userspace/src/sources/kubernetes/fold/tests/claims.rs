@@ -1,7 +1,7 @@
 use super::super::claim;
 use super::{interner, lines, raw_of};
 use crate::model::claim::{AskedProtocol, ClaimBackends, ClaimTarget, Granted};
-use crate::model::{Affinity, BackendSpec, Origin, Pattern};
+use crate::model::{Affinity, BackendSpec, Origin, Pattern, TrafficPolicy};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
 use common::maps::route::LABEL_BYTES_MAX;
 use proptest::prelude::*;
@@ -103,6 +103,29 @@ fn the_affinity_is_read_back() {
     object["spec"]["sessionAffinity"] = json!("ClientIP");
     let (read, problems) = claim(raw_of(object), &interner());
     assert_eq!((read.claim.unwrap().claim.affinity, problems.len()), (Affinity::ClientIp, 0));
+}
+
+#[test]
+fn the_traffic_policy_is_read_back_and_an_unknown_one_admits_nobody() {
+    let read = |policy: Value| {
+        let mut object = object();
+        object["spec"]["policy"] = json!({"externalTrafficPolicy": policy});
+        let (read, problems) = claim(raw_of(object), &interner());
+        (read.claim.unwrap().claim, problems)
+    };
+    let (local, problems) = read(json!("Local"));
+    assert_eq!((local.traffic, problems.len()), (TrafficPolicy::Local, 0));
+    assert!(matches!(&local.backends, ClaimBackends::Services { references, .. } if !references.is_empty()));
+    for other in [json!("Nearby"), json!(["Local"])] {
+        let (other, problems) = read(other);
+        assert!(
+            matches!(&other.backends, ClaimBackends::Services { references, .. } if references.is_empty())
+        );
+        assert!(
+            lines(&problems)[0]
+                .contains("spec.policy.externalTrafficPolicy: is not enforced by this release")
+        );
+    }
 }
 
 #[test]

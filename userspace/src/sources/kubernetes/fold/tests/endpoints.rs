@@ -1,7 +1,7 @@
 use super::super::{endpoint_slice, service};
 use super::{Reading, defaults, interner, lines, raw};
 use crate::model::cluster::{ClassPolicy, EndpointState, ProbeKind};
-use crate::model::{Affinity, EventReason, SourceRanges};
+use crate::model::{Affinity, EventReason, SourceRanges, TrafficPolicy};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -291,6 +291,19 @@ fn the_affinity_of_a_service_is_read() {
     assert_eq!([read("").affinity, read("sessionAffinity: None").affinity], [Affinity::None; 2]);
 }
 
+#[test]
+fn the_traffic_policy_of_a_service_is_read() {
+    let read = |spec: &str| {
+        let (service, problems) = service(raw(&load_balancer(spec, "")), &defaults(), &interner());
+        assert_eq!(lines(&problems), [""; 0]);
+        service.load_balancer.unwrap().traffic
+    };
+    assert_eq!(read("externalTrafficPolicy: Local"), TrafficPolicy::Local);
+    for spec in ["", "externalTrafficPolicy: Cluster", "externalTrafficPolicy: null"] {
+        assert_eq!(read(spec), TrafficPolicy::Cluster, "{spec}");
+    }
+}
+
 /// It is served all the same, as without them.
 #[test]
 fn what_a_service_asks_of_the_delivery_and_is_not_kept_is_named() {
@@ -305,13 +318,6 @@ fn what_a_service_asks_of_the_delivery_and_is_not_kept_is_named() {
         ))
     };
     assert_eq!(
-        read("externalTrafficPolicy: Local"),
-        [
-            "warning: Service ns/api: spec.externalTrafficPolicy: is not kept: any ready pod is used, and backends see the \
-             node's address (value \"Local\"); write Cluster, which is what it gets, or serve it by other means"
-        ]
-    );
-    assert_eq!(
         timeout("60"),
         [
             "warning: Service ns/api: spec.sessionAffinityConfig.clientIP.timeoutSeconds: is not kept: affinity lasts as \
@@ -319,11 +325,11 @@ fn what_a_service_asks_of_the_delivery_and_is_not_kept_is_named() {
         ]
     );
     // The API server writes these where nobody says anything.
-    assert_eq!(read("externalTrafficPolicy: Cluster").len() + timeout("10800").len(), 0);
-    assert_eq!(read("sessionAffinityConfig: null, externalTrafficPolicy: null"), [""; 0]);
+    assert_eq!(timeout("10800"), [""; 0]);
+    assert_eq!(read("sessionAffinityConfig: null"), [""; 0]);
     // Of Services that are not ours nothing is said.
-    let others =
-        load_balancer("externalTrafficPolicy: Local", "").replace("vestibule.dev/lb", "example.com/lb");
+    let asked = "sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}";
+    let others = load_balancer(asked, "").replace("vestibule.dev/lb", "example.com/lb");
     assert_eq!(service(raw(&others), &defaults(), &interner()).1, []);
 }
 

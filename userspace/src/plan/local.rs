@@ -1,0 +1,89 @@
+//! Routes to backends on the node itself, which see their clients' own addresses.
+
+use super::Planner;
+use super::applied::Applied;
+use super::hops::Hop;
+use crate::model::{BackendSpec, Desired, DesiredListener, DesiredRoute, Problem, Protocol, TrafficPolicy};
+use common::maps::address::{Address, Port};
+use common::maps::backend::{
+    BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT,
+};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+/// Returns how the backends of a route are reached.
+pub(super) fn delivery(traffic: TrafficPolicy) -> u8 {
+    match traffic {
+        TrafficPolicy::Cluster => DELIVERY_NAT,
+        TrafficPolicy::Local => DELIVERY_DNAT,
+    }
+}
+
+/// Whether a backend behind this hop can be reached so. Replies to the node's own address come back by any device. Those to
+/// clients must come by the one that leads to the backend, for that has the program.
+pub(super) fn admits(delivery: u8, hop: &Hop) -> bool {
+    delivery != DELIVERY_DNAT || hop.is_on_link
+}
+
+/// Returns what is wrong with a backend that [`admits`] refuses.
+pub(super) fn behind_router(route: &str, spec: &BackendSpec) -> Problem {
+    let backend = SocketAddr::new(spec.address, spec.port);
+    let what = format!(
+        "route {route}: backend {backend} is reached over a router, so its replies to clients may come by a device without our program"
+    );
+    let remedy = "write externalTrafficPolicy Cluster, or give the node a route to its pods without a router";
+    Problem::warning("", what, remedy)
+}
+
+impl Planner<'_> {
+    /// Returns the bits of the deliveries for which the programs look at senders, too.
+    pub(super) fn deliveries(&self) -> u32 {
+        u32::from(self.after.tally.seeing().next().is_some()) << DELIVERY_DNAT
+    }
+}
+
+impl Applied {
+    /// Returns the addresses at which this node has nobody to lead clients to, though other nodes may: all that listens there leads
+    /// to backends on the node alone, and none of the address's family takes connections.
+    pub fn without_backends(&self, desired: &Desired) -> BTreeSet<IpAddr> {
+        let local = |listener: &DesiredListener| {
+            let route = listener.route.and_then(|place| desired.routes.get(place));
+            route.filter(|route| listener.protocol == Protocol::Tcp && route.traffic == TrafficPolicy::Local)
+        };
+        let (mut without, mut with) = (BTreeSet::new(), Vec::new());
+        for listener in &desired.listeners {
+            let route = local(listener);
+            for address in &listener.addresses {
+                if route.is_some_and(|route| !self.takes(route, address.is_ipv4())) {
+                    without.insert(*address);
+                } else {
+                    with.push(address);
+                }
+            }
+        }
+        for address in with {
+            without.remove(address);
+        }
+        without
+    }
+
+    /// Whether a route has a backend of a family that takes connections here.
+    fn takes(&self, route: &DesiredRoute, is_v4: bool) -> bool {
+        let refuses = BACKEND_RETIRED | BACKEND_UNREACHABLE | BACKEND_REFUSING;
+        let takes =
+            |own: &Backend| own.address.is_v4() == is_v4 && own.weight > 0 && own.flags & refuses == 0;
+        let own = self.routes.find(&route.name);
+        own.is_some_and(|own| own.backends.iter().any(|(_, backend)| takes(backend)))
+    }
+
+    /// Returns the backends on this node that would take a route's connections, if clients could be led to them.
+    pub fn out_of_reach<'a>(&'a self, route: &'a DesiredRoute) -> impl Iterator<Item = &'a BackendSpec> {
+        let own = Some(route).filter(|route| route.traffic == TrafficPolicy::Local);
+        let own = own.and_then(|route| self.routes.find(&route.name));
+        let is_unreached = move |spec: &&BackendSpec| {
+            let found = own.and_then(|own| own.backend(Address::from(spec.address), Port::new(spec.port)));
+            found.is_some_and(|(_, own)| own.weight > 0 && own.flags & BACKEND_UNREACHABLE != 0)
+        };
+        route.backends.iter().filter(is_unreached)
+    }
+}

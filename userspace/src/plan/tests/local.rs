@@ -1,0 +1,137 @@
+//! Routes to backends on the node itself.
+
+use super::check::{carried_out, fresh};
+use super::*;
+use crate::model::TrafficPolicy;
+use common::maps::address::Address;
+use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT};
+use common::maps::listener::ROLE_BACKEND;
+
+const VIP: &str = "192.0.2.7";
+
+/// One TCP listener that leads to these backends.
+fn only(traffic: TrafficPolicy, backends: &[(&str, u16)]) -> Desired {
+    let route = RouteSpec { traffic, ..route("r", &["l"], &[], backends) };
+    desired(vec![listener("l", &[VIP, "2001:db8::7"], 443, Protocol::Tcp, None)], vec![route])
+}
+
+fn backends(world: &MapsImage) -> Vec<(IpAddr, Backend)> {
+    let mut all: Vec<_> = world.backends.values().map(|own| (IpAddr::from(own.address), *own)).collect();
+    all.sort_by_key(|(address, _)| *address);
+    all
+}
+
+fn is_seeing(world: &MapsImage, address: &str) -> bool {
+    world.addresses.get(&Address::from(ip(address))).is_some_and(|flags| flags & ROLE_BACKEND != 0)
+}
+
+#[test]
+fn backends_on_the_node_see_their_clients_and_no_others_do() {
+    let desired = only(TrafficPolicy::Local, &[("10.1.0.1", 1), ("fd01::1", 1)]);
+    let world = fresh(&desired, &ways(&desired));
+    assert!(backends(&world).iter().all(|(_, own)| own.delivery == DELIVERY_DNAT && own.flags == 0));
+    assert!(is_seeing(&world, "10.1.0.1") && is_seeing(&world, "fd01::1"));
+    assert_eq!(world.settings.deliveries, 1 << DELIVERY_DNAT);
+    let desired = only(TrafficPolicy::Cluster, &[("10.1.0.1", 1)]);
+    let world = fresh(&desired, &ways(&desired));
+    assert_eq!(backends(&world)[0].1.delivery, DELIVERY_NAT);
+    assert!(!is_seeing(&world, "10.1.0.1") && world.settings.deliveries == 0);
+}
+
+/// Connections keep their delivery, and their replies are known only while some backend has it.
+#[test]
+fn a_backend_whose_clients_become_hidden_is_another_and_the_old_ones_connections_end() {
+    let local = only(TrafficPolicy::Local, &[("10.1.0.1", 1)]);
+    let hops = ways(&local);
+    let first = plan(&Applied::default(), &local, &hops);
+    let world = carried_out(&MapsImage::default(), &first);
+    let hidden = only(TrafficPolicy::Cluster, &[("10.1.0.1", 1)]);
+    let second = plan(&first.applied, &hidden, &hops);
+    let [(old, _)] = world.backends.iter().collect::<Vec<_>>()[..] else { panic!("{world:?}") };
+    let ended = second
+        .changes
+        .iter()
+        .any(|change| matches!(change, Change::Reset(selector) if selector.backends.contains(old)));
+    let retired = second.changes.iter().any(|change| {
+        matches!(change, Change::PutBackend(id, value) if id == old && value.flags & BACKEND_RETIRED != 0)
+    });
+    assert!(ended && retired, "{:?}", second.changes);
+    let world = carried_out(&world, &second);
+    assert_eq!(backends(&world)[0].1.delivery, DELIVERY_NAT);
+    assert!(!world.addresses.contains_key(&Address::from(ip("10.1.0.1"))), "addresses of pods come and go");
+    assert_eq!(world.settings.deliveries, 0);
+}
+
+/// Its replies may come by a device without our program, and the node would send them to the client as they are.
+#[test]
+fn a_backend_behind_a_router_takes_no_connection_from_clients_that_it_would_see() {
+    let local = only(TrafficPolicy::Local, &[("10.1.0.1", 1)]);
+    let mut hops = ways(&local);
+    let mut hop = *hops.towards[&ip("10.1.0.1")];
+    hop.is_on_link = false;
+    hops.towards.insert(ip("10.1.0.1"), Arc::new(hop));
+    let planned = plan(&Applied::default(), &local, &hops);
+    let world = carried_out(&MapsImage::default(), &planned);
+    assert_eq!(backends(&world)[0].1.flags, BACKEND_UNREACHABLE);
+    assert!(!is_seeing(&world, "10.1.0.1"));
+    let [problem] = &planned.problems[..] else { panic!("{:?}", planned.problems) };
+    assert!(problem.to_string().contains("10.1.0.1:6443 is reached over a router"), "{problem}");
+    let out_of_reach = |applied: &Applied, desired: &Desired| {
+        applied.out_of_reach(&desired.routes[0]).map(|spec| spec.address).collect::<Vec<_>>()
+    };
+    assert_eq!(out_of_reach(&planned.applied, &local), [ip("10.1.0.1")]);
+    let hidden = only(TrafficPolicy::Cluster, &[("10.1.0.1", 1)]);
+    let planned = plan(&planned.applied, &hidden, &hops);
+    assert_eq!(backends(&carried_out(&world, &planned))[0].1.flags, 0);
+    assert_eq!(out_of_reach(&planned.applied, &hidden), Vec::<IpAddr>::new());
+}
+
+#[test]
+fn an_address_is_without_backends_where_all_that_listens_leads_to_none_on_this_node() {
+    let without = |desired: &Desired, hops: &Hops| -> Vec<String> {
+        let planned = plan(&Applied::default(), desired, hops);
+        planned.applied.without_backends(desired).iter().map(ToString::to_string).collect()
+    };
+    let (v4, v6) = (VIP.to_owned(), "2001:db8::7".to_owned());
+    for (traffic, backends, expected) in [
+        (TrafficPolicy::Local, &[("10.1.0.1", 1), ("fd01::1", 1)][..], vec![]),
+        (TrafficPolicy::Local, &[("10.1.0.1", 1)], vec![v6.clone()]),
+        (TrafficPolicy::Local, &[("10.1.0.1", 0), ("fd01::1", 1)], vec![v4.clone()]),
+        (TrafficPolicy::Local, &[], vec![v4.clone(), v6.clone()]),
+        (TrafficPolicy::Cluster, &[], vec![]),
+    ] {
+        let desired = only(traffic, backends);
+        assert_eq!(without(&desired, &ways(&desired)), expected, "{traffic:?} {backends:?}");
+    }
+    let desired = only(TrafficPolicy::Local, &[("10.1.0.1", 1), ("fd01::1", 1)]);
+    assert_eq!(without(&desired, &Hops::default()), [v4.clone(), v6.clone()], "no route to them");
+    // Another port of the address is served on every node, or leads to a backend here.
+    let two = |second: RouteSpec, protocol| {
+        let listeners =
+            vec![listener("l", &[VIP], 443, Protocol::Tcp, None), listener("m", &[VIP], 444, protocol, None)];
+        let first = RouteSpec { traffic: TrafficPolicy::Local, ..route("r", &["l"], &[], &[]) };
+        desired_of(listeners, vec![first, second])
+    };
+    let other = |traffic, backends: &[_]| RouteSpec { traffic, ..route("s", &["m"], &[], backends) };
+    for (desired, expected) in [
+        (two(other(TrafficPolicy::Cluster, &[]), Protocol::Tcp), vec![]),
+        (two(other(TrafficPolicy::Local, &[("10.1.0.1", 1)]), Protocol::Tcp), vec![]),
+        (two(other(TrafficPolicy::Local, &[]), Protocol::Tcp), vec![v4.clone()]),
+        (
+            two(
+                RouteSpec {
+                    patterns: vec![crate::config::pattern("a.example.com").unwrap()],
+                    ..other(TrafficPolicy::Local, &[])
+                },
+                Protocol::Tls,
+            ),
+            vec![],
+        ),
+    ] {
+        assert_eq!(without(&desired, &ways(&desired)), expected, "{desired:?}");
+    }
+}
+
+fn desired_of(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
+    compile(&Facts { listeners, routes, ..Facts::default() }).desired
+}
