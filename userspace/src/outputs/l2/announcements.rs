@@ -2,6 +2,7 @@
 //! other nodes who announces what.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use common::maps::settings::CookieKey;
 use sha2::{Digest, Sha256};
 use tracing::{debug, info};
 
-use super::candidates::{Candidates, candidates, node_id};
+use super::candidates::{Candidates, candidates, node_id, withhold};
 use super::kernel::Kernel;
 use super::ownership::Standing;
 use super::readers::Readers;
@@ -40,6 +41,8 @@ pub(super) struct Target {
     pub keys: Option<CookieKeys>,
     /// The node leaves the cluster.
     pub is_withdrawn: bool,
+    /// Addresses that it does not announce: it has nobody to lead their clients to.
+    pub withheld: BTreeSet<IpAddr>,
 }
 
 /// The announcements of all devices.
@@ -112,7 +115,11 @@ impl Announcements {
             self.kernel = Some(kernel);
         }
         let (wanted, failed) = match self.node.clone() {
-            None => (alone(&target.desired, &target.network, &target.devices), None),
+            None => {
+                let mut wanted = alone(&target.desired, &target.network, &target.devices);
+                wanted.retain(|(_, address), _| !target.withheld.contains(address));
+                (wanted, None)
+            }
             Some(node) => match self.in_cluster(&node, target, now)? {
                 Settled::Wanted(wanted, failed) => (wanted, failed),
                 Settled::Unknown(why) => return Ok(Brought { failed: Some(why), changes: 0 }),
@@ -162,7 +169,9 @@ impl Announcements {
     fn in_cluster(&mut self, node: &str, target: &Target, now: Instant) -> Result<Settled, TableError> {
         let Some(announcement) = target.announcement.as_deref() else { return self.unknown() };
         let (addresses, devices) = (dialled(&target.desired), &target.devices);
-        let (all, crowded) = candidates(announcement, &addresses, devices, &target.network);
+        let (mut all, crowded) = candidates(announcement, &addresses, devices, &target.network);
+        // The programs still drop questions for what another node announces.
+        withhold(&mut all, &target.withheld, node_id(node));
         self.crowded = crowded;
         let keys = match target.keys.as_ref().map(heartbeat_keys) {
             Some(keys) => keys,

@@ -142,6 +142,7 @@ impl Announcer {
                 announcement: node.announcement,
                 keys,
                 is_withdrawn,
+                withheld: served.withheld,
             };
             changes = self.bring();
         }
@@ -243,7 +244,7 @@ mod tests {
     }
 
     fn served(number: u64, is_whole: bool) -> Task {
-        Task::Served(Served { number, is_whole, devices: Some([2].into()) })
+        Task::Served(Served { number, is_whole, devices: Some([2].into()), withheld: [].into() })
     }
 
     /// The numbers that were answered.

@@ -62,6 +62,14 @@ pub(super) fn candidates(
     (found, crowded)
 }
 
+/// Takes a node out of the candidates for these addresses.
+pub(super) fn withhold(candidates: &mut Candidates, addresses: &BTreeSet<IpAddr>, node: NodeId) {
+    let all = candidates.values_mut().flatten();
+    for (_, nodes) in all.filter(|(address, _)| addresses.contains(address)) {
+        *nodes = nodes.iter().copied().filter(|other| *other != node).collect();
+    }
+}
+
 /// Whether a device is one of the node's own on a network of hosts: it has a default route, or an address by which others reach the node.
 fn is_hosts(device: u32, node: &Node) -> bool {
     let is_reachable = |address: &IpAddr| match address {
@@ -166,6 +174,18 @@ mod tests {
             ((3, "192.0.2.5".to_owned()), vec![]),
         ];
         assert_eq!(found(&all, &["192.0.2.1", "192.0.2.5", "192.0.2.10"]), expected.into());
+    }
+
+    #[test]
+    fn a_node_that_has_nobody_to_lead_to_is_no_candidate_and_its_programs_still_know_the_address() {
+        let both = announcement(2, vec![AnnouncementRule::default()]);
+        let addresses = ["192.0.2.7", "192.0.2.8"].map(|text| text.parse().unwrap());
+        let (mut found, _) = candidates(&both, &addresses.into(), &[2, 3].into(), &node());
+        withhold(&mut found, &[addresses[0]].into(), node_id("node01"));
+        for device in [2, 3] {
+            assert_eq!(*found[&device][&addresses[0]], *ids(&["node00"]));
+            assert_eq!(*found[&device][&addresses[1]], *ids(&["node00", "node01"]));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the thread that announces is sent.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -27,6 +28,8 @@ pub(crate) struct Served {
     pub is_whole: bool,
     /// Indices of the devices with the program; `None`: not known.
     pub devices: Option<BTreeSet<u32>>,
+    /// Addresses at which this node has nobody to lead clients to, though other nodes may.
+    pub withheld: BTreeSet<IpAddr>,
 }
 
 /// A frame of another host.

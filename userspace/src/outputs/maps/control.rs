@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::mem::replace;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -326,6 +327,11 @@ impl Control {
     /// Returns the devices that have the program.
     pub(super) fn attached(&self) -> &BTreeSet<u32> {
         &self.attached
+    }
+
+    /// Returns the addresses at which this node has nobody to lead clients to, though other nodes may.
+    pub(super) fn without_backends(&self) -> BTreeSet<IpAddr> {
+        self.applied.without_backends(&self.desired)
     }
 
     /// Returns the names of the devices that have the program, joined by commas.

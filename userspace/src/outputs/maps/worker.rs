@@ -129,11 +129,11 @@ impl Worker {
             }
         };
         if let Some(served) = &self.options.served {
-            let devices = match &self.stage {
-                Stage::Writing(control) => Some(control.attached().clone()),
-                _ => None,
+            let (devices, withheld) = match &self.stage {
+                Stage::Writing(control) => (Some(control.attached().clone()), control.without_backends()),
+                _ => Default::default(),
             };
-            served.send(Served { number, is_whole: outcome.is_ok(), devices });
+            served.send(Served { number, is_whole: outcome.is_ok(), devices, withheld });
         }
         let (problems, exceptions, devices) = match &self.stage {
             Stage::Writing(control) => (control.problems().to_vec(), control.exceptions(), control.devices()),
