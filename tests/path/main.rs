@@ -45,6 +45,7 @@ mod drift;
 mod source_ranges;
 mod removed;
 mod affinity;
+mod local;
 mod reconnect;
 mod veth_backend;
 mod own_port;

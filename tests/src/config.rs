@@ -84,6 +84,8 @@ pub struct Route {
     pub source_ranges: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_affinity: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_traffic_policy: Option<&'static str>,
     pub backends: Vec<Backend>,
 }
 
@@ -109,7 +111,15 @@ pub fn listener(name: &str, port: u16, protocol: &'static str) -> Listener {
 pub fn route(name: &str, listeners: &[&str], hostnames: &[&str], backends: Vec<Backend>) -> Route {
     let strings = |list: &[&str]| list.iter().map(ToString::to_string).collect();
     let (listeners, hostnames) = (strings(listeners), strings(hostnames));
-    Route { name: name.into(), listeners, hostnames, source_ranges: None, session_affinity: None, backends }
+    Route {
+        name: name.into(),
+        listeners,
+        hostnames,
+        source_ranges: None,
+        session_affinity: None,
+        external_traffic_policy: None,
+        backends,
+    }
 }
 
 impl Config {

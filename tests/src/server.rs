@@ -40,6 +40,8 @@ pub enum Speech {
     Echo,
     /// The same, in packets with IPv4 options or IPv6 extension headers.
     EchoWithOptions,
+    /// The same, with its name, a blank and the address of its client.
+    EchoToWhom,
 }
 
 /// A listening server; it ends, with all its connections, when dropped.
@@ -143,11 +145,15 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
             let socket = stream.try_clone()?;
             converse(&mut stream, &socket, &shared.name, "-")
         }
-        Speech::Echo | Speech::EchoWithOptions => {
+        Speech::Echo | Speech::EchoWithOptions | Speech::EchoToWhom => {
             if matches!(shared.speech, Speech::EchoWithOptions) {
                 ip_options::set(&stream)?;
             }
-            stream.write_all(format!("{}\n", shared.name).as_bytes())?;
+            let to_whom = match shared.speech {
+                Speech::EchoToWhom => format!(" {}", stream.peer_addr()?),
+                _ => String::new(),
+            };
+            stream.write_all(format!("{}{to_whom}\n", shared.name).as_bytes())?;
             let mut reader = stream.try_clone()?;
             io::copy(&mut reader, &mut stream)?;
             stream.shutdown(Shutdown::Write)

@@ -1,0 +1,199 @@
+//! Backends on the balancer's own node, as pods are: they see their clients' own addresses, and the node's stack sees nothing of
+//! it. It would drop all that it is given to forward.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tests::addresses::{
+    BACKENDS, FAMILIES, Family, TENANT_NETS, backend, balancer, server_name, tenant_name,
+};
+use tests::config::{Backend, Config, DIRECT_PORT};
+use tests::net::Namespace;
+use tests::server::Speech;
+use tests::topology::{CLIENT_DEVICE, Lab, Options};
+
+use crate::open::Open;
+use crate::scene::{AT_ONCE, ECHO_PORT, Scene, eventually};
+
+/// The tenant whose backends see their clients.
+const LOCAL: usize = 0;
+/// Connections are reset within this time once they lead nowhere.
+const ENDED: Duration = Duration::from_secs(1);
+
+fn nft(namespace: &Namespace, rules: &str) {
+    let mut child = namespace.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "nft: {rules}");
+}
+
+/// The configuration where the first tenant's route leads to backends on the node.
+fn config() -> Config {
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.route_mut(tenant_name(LOCAL)).external_traffic_policy = Some("Local");
+    config
+}
+
+/// A lab whose first tenant's backends answer everybody, on a node that forwards nothing, and takes packets only from where it would
+/// send the answer.
+fn scene(config: &Config) -> Scene {
+    let lab = Lab::with(&Options { servers: false, ..Options::default() }).unwrap();
+    let mut echoes = Vec::new();
+    for (tenant, net) in TENANT_NETS.into_iter().enumerate() {
+        for family in FAMILIES {
+            let gateway = balancer(family, net);
+            if tenant == LOCAL {
+                lab.tenants[tenant].namespace.ip(&format!("route add default via {gateway}\n")).unwrap();
+            }
+            for index in 0..BACKENDS.len() {
+                let at = SocketAddr::new(backend(family, tenant, index), ECHO_PORT);
+                let name = format!("{}/{index}", tenant_name(tenant));
+                echoes.push(lab.serve(tenant, at, &name, Speech::EchoToWhom).unwrap());
+            }
+        }
+    }
+    for device in ["all", "default", CLIENT_DEVICE, tenant_name(LOCAL)] {
+        lab.balancer.sysctl(&format!("net/ipv4/conf/{device}/rp_filter"), "1").unwrap();
+    }
+    let drop = "table inet node {\ncounter forwarded {\n}\nchain forward {\n\
+                type filter hook forward priority filter; policy drop;\ncounter name forwarded\n}\n}\n";
+    nft(&lab.balancer, drop);
+    let daemon = lab.vestibule(config).unwrap();
+    Scene { daemon, echoes, lab }
+}
+
+fn by_port(scene: &Scene, family: Family, tenant: usize) -> Open {
+    Open::to(scene, scene.lab.vip(family, DIRECT_PORT + tenant as u16), b"hello")
+}
+
+/// Asserts that the connection's backend sees the client's own address and port.
+#[track_caller]
+fn assert_seen(open: &Open) {
+    let own = open.stream.local_addr().unwrap();
+    let (_, seen) = open.backend.split_once(' ').unwrap();
+    assert_eq!(seen, own.to_string(), "{}", open.backend);
+}
+
+fn dial(scene: &Scene, to: SocketAddr) -> std::io::Result<TcpStream> {
+    scene.lab.client.run(|| TcpStream::connect_timeout(&to, AT_ONCE))
+}
+
+#[test]
+fn backends_on_the_node_see_their_clients_though_the_node_forwards_nothing() {
+    tests::skip_without_root!();
+    let mut scene = scene(&config());
+    for family in FAMILIES {
+        let direct = SocketAddr::new(backend(family, LOCAL, 0), ECHO_PORT);
+        assert_eq!(
+            dial(&scene, direct).unwrap_err().kind(),
+            ErrorKind::TimedOut,
+            "the node drops what it forwards"
+        );
+    }
+    let before = forwarded(&scene);
+    assert!(before.contains("packets") && !before.contains("packets 0 "), "{before}");
+    let mut open = Vec::new();
+    for family in FAMILIES {
+        let new = [by_port(&scene, family, LOCAL), Open::by_name(&scene, family, &server_name(LOCAL))];
+        new.iter().for_each(assert_seen);
+        open.extend(new);
+        // Beside it, others see the node's address.
+        let hidden = by_port(&scene, family, 1);
+        assert!(hidden.backend.contains(&balancer(family, TENANT_NETS[1]).to_string()), "{}", hidden.backend);
+    }
+    scene.daemon.signal(Signal::SIGKILL).unwrap();
+    assert!(eventually(Duration::from_secs(5), || !scene.daemon.runs()));
+    for family in FAMILIES {
+        let mut new = by_port(&scene, family, LOCAL);
+        assert_seen(&new);
+        new.assert_alive();
+        big(&mut new);
+    }
+    open.iter_mut().for_each(Open::assert_alive);
+    assert_eq!(forwarded(&scene), before, "the node's stack has seen none of it");
+}
+
+/// Returns the counter of what the node was to forward.
+fn forwarded(scene: &Scene) -> String {
+    let mut list = scene.lab.balancer.command("nft");
+    let output = list.args(["list", "counter", "inet", "node", "forwarded"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Sends more than a segment holds, and reads it back.
+fn big(open: &mut Open) {
+    let bytes = vec![0x5a; 1 << 20];
+    let mut writer = open.stream.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| writer.write_all(&bytes).unwrap());
+        let mut echo = vec![0; bytes.len()];
+        open.stream.read_exact(&mut echo).unwrap();
+        assert!(echo == bytes);
+    });
+}
+
+#[test]
+fn connections_go_on_while_other_backends_come_and_go_and_end_with_their_own() {
+    tests::skip_without_root!();
+    let mut config = config();
+    let scene = scene(&config);
+    let all = config.route_mut(tenant_name(LOCAL)).backends.clone();
+    let only = |index: usize| -> Vec<Backend> {
+        FAMILIES.map(|family| Backend::new(backend(family, LOCAL, index), ECHO_PORT)).to_vec()
+    };
+    let until = |family, index: usize| {
+        let name = format!("{}/{index} ", tenant_name(LOCAL));
+        let found =
+            (0..200).map(|_| by_port(&scene, family, LOCAL)).find(|open| open.backend.starts_with(&name));
+        found.unwrap_or_else(|| panic!("none of 200 connections reached {name}"))
+    };
+    let mut kept = FAMILIES.map(|family| until(family, 0));
+    let mut ended = FAMILIES.map(|family| until(family, 1));
+    config.route_mut(tenant_name(LOCAL)).backends = only(0);
+    scene.daemon.reload(&config).unwrap();
+    ended.iter_mut().for_each(|open| open.assert_reset(ENDED));
+    config.route_mut(tenant_name(LOCAL)).backends = all;
+    scene.daemon.reload(&config).unwrap();
+    // The resets are repeated after a second.
+    std::thread::sleep(Duration::from_millis(1_300));
+    kept.iter_mut().for_each(Open::assert_alive);
+    // Nobody is left on this node: refused at once, and those that are open end.
+    config.route_mut(tenant_name(LOCAL)).backends = Vec::new();
+    scene.daemon.reload(&config).unwrap();
+    kept.iter_mut().for_each(|open| open.assert_reset(ENDED));
+    for family in FAMILIES {
+        let refused = dial(&scene, scene.lab.vip(family, DIRECT_PORT)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{family:?}");
+    }
+    // All is as before where no route asks for it.
+    config.route_mut(tenant_name(LOCAL)).backends = only(1);
+    config.route_mut(tenant_name(LOCAL)).external_traffic_policy = None;
+    scene.daemon.reload(&config).unwrap();
+    for family in FAMILIES {
+        let hidden = by_port(&scene, family, LOCAL);
+        assert!(
+            hidden.backend.contains(&balancer(family, TENANT_NETS[LOCAL]).to_string()),
+            "{}",
+            hidden.backend
+        );
+    }
+}
+
+/// Its replies may not come by a device with the program.
+#[test]
+fn a_backend_behind_a_router_is_refused_by_name() {
+    tests::skip_without_root!();
+    let scene = scene(&config());
+    let routed = backend(Family::V4, LOCAL, 0);
+    let router = backend(Family::V4, LOCAL, 1);
+    scene.lab.balancer.ip(&format!("route add {routed}/32 via {router}\n")).unwrap();
+    let is_told = || scene.daemon.log().contains(&format!("{routed}:{ECHO_PORT} is reached over a router"));
+    assert!(eventually(Duration::from_secs(5), is_told), "{}", scene.daemon.log());
+    for _ in 0..20 {
+        let open = by_port(&scene, Family::V4, LOCAL);
+        assert!(open.backend.starts_with("tenant-a/1 "), "{}", open.backend);
+    }
+}
