@@ -15,6 +15,7 @@ use tests::packet::Segment;
 use tests::program::{Programs, Sizes, verdict};
 use tests::world::Device;
 
+use crate::by_cookie::crowd;
 use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent};
 use crate::half_open::{at_backend, at_client, caller, from_client, half_open, tcp};
 use crate::open::{HELLO, Open};
@@ -114,6 +115,31 @@ fn a_tls_listeners_backend_sees_the_client_too() {
         open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 1_200).payload(vec![0xa5; 300]));
     }
     assert_eq!(route_counts(&programs), (2, 0, 0));
+}
+
+/// Under many SYNs, the backend is dialled at the client's ACK, with numbers of its own.
+#[test]
+fn a_client_whose_syn_is_answered_by_cookie_is_seen_too() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    crowd(&mut programs);
+    for family in FAMILIES {
+        let client = caller(family).shake(&mut programs);
+        assert_eq!(nats(&programs), [], "nothing is stored at the SYN");
+        let outcome = client.give(&mut programs, &client.at(0));
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        let syn = sent(&outcome);
+        assert_eq!(syn.from, client.dial.client(), "the client's own address and port");
+        let backend = Backend { address: syn.to, source: syn.from, timestamps: true };
+        assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
+        assert_eq!(backend.accept(&mut programs).verdict, verdict::REDIRECT);
+        let clock = client.flow(&programs).unwrap().ts_delta;
+        let open = Open { client, backend, offer: Offer::linux(1460, 9), clock };
+        open.pass_to_client(&mut programs, &open.backend_segment(0, 0).payload(vec![0x5a; 1_200]));
+        open.pass_to_backend(&mut programs, &open.client_segment(0, 1_200).payload(vec![0xa5; 300]));
+        crate::setup::forget_all(&mut programs);
+        crowd(&mut programs);
+    }
 }
 
 /// Other traffic of a backend is the node's to route; without the mark, none of it is examined.

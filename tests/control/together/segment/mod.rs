@@ -2,6 +2,8 @@
 
 /// The segment.
 mod scene;
+/// A Service whose pods are on some of the nodes.
+mod local;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

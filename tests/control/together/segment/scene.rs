@@ -27,7 +27,7 @@ use crate::process::{Controller, RELEASE, SOON, server};
 /// The VIPs of both families, on the segment of the nodes.
 pub(super) const VIPS: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
 const BACKENDS: [&str; 2] = ["10.99.1.1", "fd99::1"];
-const PORT: u16 = 6443;
+pub(super) const PORT: u16 = 6443;
 
 /// How long the first answer may take, and how often it is looked for.
 const FIRST: Duration = Duration::from_secs(2);
@@ -141,6 +141,10 @@ impl Segment {
         });
         this.until("the VIPs are served", |this| VIPS.iter().all(|vip| this.dial(vip).is_ok()));
         this
+    }
+
+    pub(super) fn kubectl(&self) -> &Kubectl {
+        self.api.kubectl()
     }
 
     /// Lets a node reach the API server.
