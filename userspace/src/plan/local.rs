@@ -3,13 +3,14 @@
 use super::Planner;
 use super::applied::Applied;
 use super::hops::Hop;
+use super::tally::is_out_of_reach;
 use crate::model::{BackendSpec, Desired, DesiredListener, DesiredRoute, Problem, Protocol, TrafficPolicy};
-use common::maps::address::{Address, Port};
 use common::maps::backend::{
     BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT,
 };
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Returns how the backends of a route are reached.
 pub(super) fn delivery(traffic: TrafficPolicy) -> u8 {
@@ -76,14 +77,14 @@ impl Applied {
         own.is_some_and(|own| own.backends.iter().any(|(_, backend)| takes(backend)))
     }
 
-    /// Returns the backends on this node that would take a route's connections, if clients could be led to them.
-    pub fn out_of_reach<'a>(&'a self, route: &'a DesiredRoute) -> impl Iterator<Item = &'a BackendSpec> {
-        let own = Some(route).filter(|route| route.traffic == TrafficPolicy::Local);
-        let own = own.and_then(|route| self.routes.find(&route.name));
-        let is_unreached = move |spec: &&BackendSpec| {
-            let found = own.and_then(|own| own.backend(Address::from(spec.address), Port::new(spec.port)));
-            found.is_some_and(|(_, own)| own.weight > 0 && own.flags & BACKEND_UNREACHABLE != 0)
-        };
-        route.backends.iter().filter(is_unreached)
+    /// Returns the backends on this node, by the name of their route, that would take connections if clients could be led to them.
+    pub fn out_of_reach(&self) -> impl Iterator<Item = (&Arc<str>, Vec<SocketAddr>)> {
+        let routes = (self.tally.out_of_reach > 0).then(|| self.routes.iter());
+        routes.into_iter().flatten().filter_map(|route| {
+            let unreached = route.backends.iter().filter(|(_, backend)| is_out_of_reach(backend));
+            let at = |(_, own): &(u32, Backend)| SocketAddr::new(own.address.into(), own.port.number());
+            let all: Vec<SocketAddr> = unreached.map(at).collect();
+            (!all.is_empty()).then_some((&route.name, all))
+        })
     }
 }

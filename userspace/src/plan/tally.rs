@@ -3,7 +3,7 @@
 use super::applied_route::AppliedRoute;
 use super::policies::Policies;
 use common::maps::address::Address;
-use common::maps::backend::{Backend, DELIVERY_DNAT};
+use common::maps::backend::{BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT};
 use foldhash::HashMap;
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
@@ -18,6 +18,8 @@ pub(super) struct Tally {
     sources: HashMap<Address, usize>,
     /// The number of backends that see their clients' addresses, by their own.
     seeing: HashMap<Address, usize>,
+    /// The number of those that would take connections and cannot be led to.
+    pub(super) out_of_reach: usize,
     pub(super) policies: Policies,
 }
 
@@ -31,6 +33,7 @@ impl Tally {
         for backend in seeing(route) {
             *self.seeing.entry(backend).or_default() += 1;
         }
+        self.out_of_reach += out_of_reach(route);
     }
 
     pub(super) fn remove(&mut self, route: &AppliedRoute) {
@@ -42,6 +45,7 @@ impl Tally {
         for backend in seeing(route) {
             take_one(&mut self.seeing, backend);
         }
+        self.out_of_reach -= out_of_reach(route);
     }
 
     /// Returns the smallest MTU towards IPv4 and IPv6 backends by listener id; 0 = not known.
@@ -89,6 +93,15 @@ fn sources(route: &AppliedRoute) -> impl Iterator<Item = Address> {
 fn seeing(route: &AppliedRoute) -> impl Iterator<Item = Address> {
     let sees = |backend: &Backend| backend.ifindex != 0 && backend.delivery == DELIVERY_DNAT;
     route.backends.iter().filter(move |(_, backend)| sees(backend)).map(|(_, backend)| backend.address)
+}
+
+/// Whether a backend on this node would take connections, if clients could be led to it.
+pub(super) fn is_out_of_reach(backend: &Backend) -> bool {
+    backend.delivery == DELIVERY_DNAT && backend.weight > 0 && backend.flags & BACKEND_UNREACHABLE != 0
+}
+
+fn out_of_reach(route: &AppliedRoute) -> usize {
+    route.backends.iter().filter(|(_, backend)| is_out_of_reach(backend)).count()
 }
 
 fn take_one<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {

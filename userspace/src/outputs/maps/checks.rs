@@ -1,7 +1,6 @@
 //! What keeps a configuration from being carried out on this node.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::devices::Chosen;
@@ -78,22 +77,20 @@ pub(super) fn unserved<'a>(
         let problem = Problem::error("", what, "use fewer ranges, or the same ones for several routes");
         Exception { part: Part::Route(Arc::clone(&route.name)), problem }
     });
-    without_id.chain(without_room).chain(out_of_reach(desired, applied))
+    without_id.chain(without_room).chain(out_of_reach(applied))
 }
 
-/// Returns the routes to backends on this node that it cannot be led to by their clients' addresses.
-fn out_of_reach<'a>(desired: &'a Desired, applied: &'a Applied) -> impl Iterator<Item = Exception> + 'a {
-    desired.routes.iter().filter_map(|route| {
-        let mut backends = applied.out_of_reach(route);
-        let first = backends.next()?;
+/// Returns the routes to backends on this node that it cannot lead clients to.
+fn out_of_reach(applied: &Applied) -> impl Iterator<Item = Exception> {
+    applied.out_of_reach().map(|(route, backends)| {
         let what = format!(
-            "externalTrafficPolicy Local: this node cannot lead clients to {} of its backends, such as {}, which take no connection: \
-             there is no route to them without a router, over a device that has our program",
-            1 + backends.count(),
-            SocketAddr::new(first.address, first.port)
+            "externalTrafficPolicy Local: this node cannot lead clients to {} of its backends, such as {}, which take no \
+             connection: there is no route to them without a router, over a device that has our program",
+            backends.len(),
+            backends[0]
         );
         let remedy = "write externalTrafficPolicy Cluster, or see `ip route get` and the chart's `devices`";
-        Some(Exception { part: Part::Route(Arc::clone(&route.name)), problem: Problem::error("", what, remedy) })
+        Exception { part: Part::Route(Arc::clone(route)), problem: Problem::error("", what, remedy) }
     })
 }
 

@@ -76,14 +76,13 @@ fn a_backend_behind_a_router_takes_no_connection_from_clients_that_it_would_see(
     assert!(!is_seeing(&world, "10.1.0.1"));
     let [problem] = &planned.problems[..] else { panic!("{:?}", planned.problems) };
     assert!(problem.to_string().contains("10.1.0.1:6443 is reached over a router"), "{problem}");
-    let out_of_reach = |applied: &Applied, desired: &Desired| {
-        applied.out_of_reach(&desired.routes[0]).map(|spec| spec.address).collect::<Vec<_>>()
-    };
-    assert_eq!(out_of_reach(&planned.applied, &local), [ip("10.1.0.1")]);
+    let out_of_reach =
+        |applied: &Applied| applied.out_of_reach().flat_map(|(_, all)| all).collect::<Vec<_>>();
+    assert_eq!(out_of_reach(&planned.applied), ["10.1.0.1:6443".parse().unwrap()]);
     let hidden = only(TrafficPolicy::Cluster, &[("10.1.0.1", 1)]);
     let planned = plan(&planned.applied, &hidden, &hops);
     assert_eq!(backends(&carried_out(&world, &planned))[0].1.flags, 0);
-    assert_eq!(out_of_reach(&planned.applied, &hidden), Vec::<IpAddr>::new());
+    assert_eq!(out_of_reach(&planned.applied), []);
 }
 
 #[test]
