@@ -264,8 +264,14 @@ impl AddressRef {
     /// A backend at this address and port.
     pub fn new(at: SocketAddr, probe: Option<ProbeSpec>) -> Self {
         let (state, zones) = (EndpointState::Ready, Arc::default());
-        let endpoint =
-            Endpoint { port_name: Arc::default(), address: at.ip(), port: at.port(), state, zones };
+        let endpoint = Endpoint {
+            port_name: Arc::default(),
+            address: at.ip(),
+            port: at.port(),
+            state,
+            zones,
+            node: None,
+        };
         Self { endpoint, probe }
     }
 
