@@ -331,10 +331,11 @@ impl Node {
     async fn end(&mut self) {
         tell(notify::State::Stopping);
         self.saving.save_now();
-        if matches!(self.role.stage, Stage::Writing(_)) && self.inputs.is_leaving().await {
-            if self.withdraw().await {
-                self.inputs.leave().await;
-            }
+        if matches!(self.role.stage, Stage::Writing(_))
+            && self.inputs.is_leaving().await
+            && self.withdraw().await
+        {
+            self.inputs.leave().await;
         }
         if matches!(self.role.stage, Stage::Beginning(_) | Stage::Writing(_)) {
             self.orders.release();
