@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::addresses::{
-    BACKENDS, FAMILIES, Family, TENANT_NETS, backend, balancer, server_name, tenant_name,
+    BACKENDS, FAMILIES, Family, TENANT_NETS, backend, balancer, server_name, tenant_name, vip,
 };
-use tests::config::{Backend, Config, DIRECT_PORT};
+use tests::config::{Backend, Config, DIRECT_PORT, L2, listener, route};
 use tests::net::Namespace;
 use tests::server::Speech;
 use tests::topology::{CLIENT_DEVICE, Lab, Options};
@@ -196,4 +196,34 @@ fn a_backend_behind_a_router_is_refused_by_name() {
         let open = by_port(&scene, Family::V4, LOCAL);
         assert!(open.backend.starts_with("tenant-a/1 "), "{}", open.backend);
     }
+}
+
+#[test]
+fn an_address_is_announced_only_while_there_is_a_backend_to_lead_to() {
+    tests::skip_without_root!();
+    let backends: Vec<Backend> =
+        FAMILIES.map(|family| Backend::new(backend(family, LOCAL, 0), ECHO_PORT)).to_vec();
+    let mut config = Config::empty();
+    config.settings.l2 = Some(L2 { enabled: true });
+    config.listeners.push(listener("direct", DIRECT_PORT, "TCP"));
+    config.routes.push(route("local", &["direct"], &[], backends.clone()));
+    config.route_mut("local").external_traffic_policy = Some("Local");
+    let scene = scene(&config);
+    let announced = |expected: [bool; 2]| {
+        let shown = || scene.daemon.cli_text(&["vips"]).unwrap();
+        let is_shown = || FAMILIES.map(|family| shown().contains(&vip(family).to_string()));
+        assert!(eventually(Duration::from_secs(5), || is_shown() == expected), "{expected:?}: {}", shown());
+    };
+    announced([true, true]);
+    // By family.
+    config.route_mut("local").backends = backends[..1].to_vec();
+    scene.daemon.reload(&config).unwrap();
+    announced([true, false]);
+    config.route_mut("local").backends = Vec::new();
+    scene.daemon.reload(&config).unwrap();
+    announced([false, false]);
+    // A route that leads elsewhere, too, is announced in any case: it is refused at once.
+    config.route_mut("local").external_traffic_policy = None;
+    scene.daemon.reload(&config).unwrap();
+    announced([true, true]);
 }
