@@ -161,6 +161,8 @@ pub mod name {
     pub const SCRATCH: &str = "SCRATCH";
     /// Working memory of the XDP program, per CPU.
     pub const FRONT: &str = "FRONT";
+    /// Next hops that the XDP program found in the last 134 milliseconds, per CPU.
+    pub const FRONT_HOPS: &str = "FRONT_HOPS";
     /// Next hops found in the last 134 milliseconds, per CPU.
     pub const NEXT_HOPS: &str = "NEXT_HOPS";
     /// [`super::next_hop::Hop`]: next hops that flows name by their numbers.
@@ -173,7 +175,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 42] = [
+    pub const ALL: [&str; 43] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -211,6 +213,7 @@ pub mod name {
         EVICTIONS,
         SCRATCH,
         FRONT,
+        FRONT_HOPS,
         NEXT_HOPS,
         HOPS,
         TRACE,

@@ -56,6 +56,8 @@ pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static FRONT: PerCpuArray<Front, 1> = PerCpuArray::new();
 #[btf_map]
+pub(crate) static FRONT_HOPS: PerCpuArray<NextHop, 256> = PerCpuArray::new();
+#[btf_map]
 pub(crate) static NEXT_HOPS: PerCpuArray<NextHop, 256> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static HOPS: Array<Hop, { next_hop::HOPS as usize }> = Array::new();
@@ -190,6 +192,7 @@ array_access! {
     port_cursor PORT_CURSORS => u64;
     scratch SCRATCH => Scratch;
     front FRONT => Front;
+    front_hop FRONT_HOPS => NextHop;
     next_hop NEXT_HOPS => NextHop;
     hop HOPS => Hop;
     trace_filter TRACE => TraceFilter;

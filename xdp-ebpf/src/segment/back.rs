@@ -15,7 +15,7 @@ verified! {
     /// Whether the frame is addressed to the device that it came in on, and answers to its sender leave there.
     pub(crate) fn is_ours as back_is_ours[Xdp, xdp](received: Received, draft: Draft) -> bool {
         draft::answer(draft, &received.segment);
-        next_hop::leads_back(xdp, received, draft, 0)
+        next_hop::is_back(xdp, received, draft)
     }
 }
 
@@ -26,9 +26,7 @@ verified! {
         let unchanged = Exit::next(Reason::NotOurs);
         let v4 = received.segment.v4;
         let bytes = draft::bytes(received, draft);
-        if !next_hop::leads_back(xdp, received, draft, bytes - ETH_BYTES)
-            || !next_hop::write_back(xdp, received, draft)
-        {
+        if !next_hop::find_back(xdp, received, draft, bytes - ETH_BYTES) {
             return unchanged;
         }
         draft::write(received, draft);

@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::kernel::{self, Found, Packet, Skb, Xdp};
 use crate::maps;
 use crate::packet::{ETH_BYTES, Headers};
-use crate::scratch::{Draft, Received};
+use crate::scratch::{Draft, NextHop, Received};
 use crate::verified::verified;
 
 /// Finds the route and the neighbour of the draft's receiver and writes the link addresses. `Ok(true)`:
@@ -89,10 +89,7 @@ fn remembered(
     let place = maps::next_hop(place(draft, ingress));
     if ip_bytes != 0
         && let Some(known) = &place
-        && known.age == age
-        && known.ingress == ingress
-        && known.from == draft.tuple.client
-        && known.to == draft.tuple.vip
+        && is_hop(known, draft, ingress, age)
         && ip_bytes <= known.mtu
     {
         draft.route.ifindex = known.egress;
@@ -117,14 +114,7 @@ fn remembered(
     if draft.looked_up
         && let Some(known) = place
     {
-        known.from = draft.tuple.client;
-        known.to = draft.tuple.vip;
-        known.ingress = ingress;
-        known.egress = draft.route.ifindex;
-        known.mtu = kernel::mtu_found(&draft.route);
-        known.age = age;
-        known.links.to = *to;
-        known.links.from = *from;
+        keep(known, draft, ingress, age, kernel::mtu_found(&draft.route));
     }
     write_link(&mut received.headers, v4, to, from);
     Ok(resolved)
@@ -137,10 +127,78 @@ fn look_up(packet: impl Packet, draft: &mut Draft, v4: bool, ingress: u32, ip_by
     packet.find_route(&mut draft.route)
 }
 
-/// Whether the draft, which answers the frame in hand, leaves by the device that the frame came in on, and the frame is addressed
-/// to that device. `ip_bytes` as in [`kernel::route_request`].
+/// Whether the frame in hand, which the draft answers, is addressed to the device that it came in on, and answers leave there.
 #[inline(always)]
-pub(super) fn leads_back(xdp: Xdp, received: &Received, draft: &mut Draft, ip_bytes: u32) -> bool {
+pub(super) fn is_back(xdp: Xdp, received: &mut Received, draft: &mut Draft) -> bool {
+    let (ingress, age, v4) = (xdp.ifindex(), age(received.now_ns), received.segment.v4);
+    let place = maps::front_hop(place(draft, ingress));
+    if let Some(known) = &place
+        && is_hop(known, draft, ingress, age)
+    {
+        return *received.headers.part::<6>(link_at(v4)) == known.links.from;
+    }
+    if !leads_back(xdp, received, draft, 0) {
+        return false;
+    }
+    if let Some(known) = place {
+        // No answer fits: whether one may be sent was not looked at.
+        keep(known, draft, ingress, age, 0);
+    }
+    true
+}
+
+/// The same for an answer of `ip_bytes` bytes, whose link addresses are then written. `false`, too: no packet of this unit of time
+/// was sent by the kernel's neighbour entry yet, see [`depart`], which XDP cannot do.
+#[inline(always)]
+pub(super) fn find_back(xdp: Xdp, received: &mut Received, draft: &mut Draft, ip_bytes: u32) -> bool {
+    let (ingress, age, v4) = (xdp.ifindex(), age(received.now_ns), received.segment.v4);
+    let place = maps::front_hop(place(draft, ingress));
+    if let Some(known) = &place
+        && is_hop(known, draft, ingress, age)
+        && ip_bytes <= known.mtu
+    {
+        let is_ours = *received.headers.part::<6>(link_at(v4)) == known.links.from;
+        write_link(&mut received.headers, v4, &known.links.to, &known.links.from);
+        return is_ours;
+    }
+    if !leads_back(xdp, received, draft, ip_bytes) || !hops::is_confirmed(draft, ingress, age) {
+        return false;
+    }
+    if let Some(known) = place {
+        keep(known, draft, ingress, age, kernel::mtu_found(&draft.route));
+    }
+    let (to, from) = kernel::link_addresses(&draft.route);
+    write_link(&mut received.headers, v4, to, from);
+    true
+}
+
+/// Whether the element has the next hop of the draft in this unit of time.
+#[inline(always)]
+fn is_hop(known: &NextHop, draft: &Draft, ingress: u32, age: u32) -> bool {
+    known.age == age
+        && known.ingress == ingress
+        && known.from == draft.tuple.client
+        && known.to == draft.tuple.vip
+}
+
+/// Stores the next hop that the draft's look-up gave, for IP packets of up to `mtu` bytes.
+#[inline(always)]
+fn keep(known: &mut NextHop, draft: &Draft, ingress: u32, age: u32, mtu: u32) {
+    let (to, from) = kernel::link_addresses(&draft.route);
+    known.from = draft.tuple.client;
+    known.to = draft.tuple.vip;
+    known.ingress = ingress;
+    known.egress = draft.route.ifindex;
+    known.mtu = mtu;
+    known.age = age;
+    known.links.to = *to;
+    known.links.from = *from;
+}
+
+/// Whether the look-up shows that the draft, which answers the frame in hand, leaves by the device that the frame came in on, and
+/// that the frame is addressed to that device. `ip_bytes` as in [`kernel::route_request`].
+#[inline(always)]
+fn leads_back(xdp: Xdp, received: &Received, draft: &mut Draft, ip_bytes: u32) -> bool {
     let (ingress, v4) = (xdp.ifindex(), received.segment.v4);
     let code = look_up(xdp, draft, v4, ingress, ip_bytes);
     if !matches!(kernel::route_result(code), Found::Resolved) || draft.route.ifindex != ingress {
@@ -148,18 +206,6 @@ pub(super) fn leads_back(xdp: Xdp, received: &Received, draft: &mut Draft, ip_by
     }
     let (_, own) = kernel::link_addresses(&draft.route);
     received.headers.part::<6>(link_at(v4)) == own
-}
-
-/// Writes the link addresses that [`leads_back`] found. `false`: no packet of this unit of time was sent by the kernel's
-/// neighbour entry yet, see [`depart`], which XDP cannot do.
-#[inline(always)]
-pub(super) fn write_back(xdp: Xdp, received: &mut Received, draft: &mut Draft) -> bool {
-    if !hops::is_confirmed(draft, xdp.ifindex(), age(received.now_ns)) {
-        return false;
-    }
-    let (to, from) = kernel::link_addresses(&draft.route);
-    write_link(&mut received.headers, received.segment.v4, to, from);
-    true
 }
 
 /// Returns the offset of the Ethernet header in the headers in hand.
