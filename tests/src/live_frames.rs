@@ -101,7 +101,11 @@ impl Every {
 
 /// Sends the frame `times` times out of a device of this thread's namespace.
 pub fn send(index: u32, frame: &[u8], times: u32) -> Result<()> {
-    ensure!(frame.len() % 2 == 0 && frame.len() < 256, "{} bytes are not of this program", frame.len());
+    ensure!(
+        frame.len().is_multiple_of(2) && frame.len() < 256,
+        "{} bytes are not of this program",
+        frame.len()
+    );
     let program = load(&writer(frame))?;
     // `struct xdp_md`: the frame's end at 4, the device at 12.
     let mut context = [0_u32; 6];
