@@ -384,6 +384,10 @@ fn the_first_answer_of_each_unit_of_time_is_left_to_tcx() {
     for family in FAMILIES {
         assert_answered(&front(&mut programs, family, &syn(family)), Reason::XdpAnswered);
         std::thread::sleep(tests::world::HOP_AGE);
+        // What is dropped asks for no neighbour.
+        let mut malformed = syn(family);
+        malformed[tcp_at(family) + 13] = 0;
+        assert_dropped(&programs.front(Device::Client, &malformed), Reason::ParseFlags, "first");
         assert_unchanged(&programs.front(Device::Client, &syn(family)), &syn(family), "nobody was asked");
         assert_answered(&front(&mut programs, family, &syn(family)), Reason::XdpAnswered);
     }
