@@ -44,6 +44,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+use crate::dataplane::front;
 use crate::dataplane::pin::{PinError, Pins};
 use crate::model::{Node, NodeFacts};
 use crate::net::sysctl;
@@ -239,7 +240,8 @@ fn detach(pins: &Pins) -> Result<()> {
         Ok(network) => leave_groups(pins, &network),
         Err(error) => eprintln!("devices may still let solicitations of announced addresses pass: {error}"),
     }
-    pins.remove().context("detaching")?;
+    // Before TCX goes, which continues what XDP answers.
+    front::detach_all(pins).and_then(|()| pins.remove()).context("detaching")?;
     drop(writer);
     print::line(&"detached; programs, maps and connections are gone")
 }

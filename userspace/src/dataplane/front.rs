@@ -101,3 +101,9 @@ pub fn detach(pins: &Pins, ifindex: u32) -> Result<(), PinError> {
         _ => Ok(()),
     }
 }
+
+/// Detaches the program from all devices. What is only unpinned, the kernel frees some time later: until then the program would answer
+/// for which there is none behind it, and keep another one from the device.
+pub fn detach_all(pins: &Pins) -> Result<(), PinError> {
+    pins.front_devices()?.into_iter().try_for_each(|ifindex| detach(pins, ifindex))
+}

@@ -15,7 +15,7 @@ use super::checks::{
 };
 use super::complaints::Complaints;
 use super::egress::Egress;
-use super::fronts;
+use super::fronts::Fronts;
 use super::prepared::{Options, Prepared, sizes};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
@@ -45,6 +45,7 @@ pub(super) struct Control {
     is_in_step: bool,
     /// Devices that have our program.
     attached: BTreeSet<u32>,
+    fronts: Fronts,
     complaints: Complaints,
 }
 
@@ -84,6 +85,7 @@ impl Control {
             applied,
             is_in_step: false,
             attached: BTreeSet::new(),
+            fronts: Fronts::default(),
             complaints: Complaints::default(),
         };
         this.withdraw(order.is_withdrawn)?;
@@ -198,7 +200,7 @@ impl Control {
         let chosen = self.egress.chosen();
         // Before any route uses a device: without our program there, the node itself would answer replies.
         self.attach(&chosen.devices)?;
-        let fronts = self.follow_fronts(&chosen.devices)?;
+        let fronts = self.follow_fronts(&chosen.devices);
         if !self.is_strict && self.egress.keep_to(&self.attached) {
             plan = plan::plan(&self.applied, &self.desired, self.egress.hops());
         }
@@ -305,11 +307,11 @@ impl Control {
         Ok(())
     }
 
-    /// Attaches XDP where it is wanted, and detaches it elsewhere. Returns why a device does not have it.
-    fn follow_fronts(&mut self, devices: &BTreeSet<u32>) -> Result<Vec<Problem>, StartError> {
+    /// Attaches XDP where it is wanted, and detaches it elsewhere. Returns what there is to say of it.
+    fn follow_fronts(&mut self, devices: &BTreeSet<u32>) -> Vec<Problem> {
         let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
         let served = &self.attached & devices;
-        Ok(fronts::follow(names, node, &served, &mut self.programs, &self.pins)?)
+        self.fronts.follow(names, node, &served, &mut self.programs, &self.pins)
     }
 
     /// Detaches the program from every other device, including those of an earlier start.

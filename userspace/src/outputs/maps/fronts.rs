@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tracing::info;
 
@@ -14,14 +15,68 @@ use crate::model::{Node, Problem};
 
 const FIELD: &str = "settings.xdpDevices";
 
-/// Attaches XDP to the devices of these names that have TCX, too, and detaches it from all others. Returns why a device has none.
-pub(super) fn follow(
+/// What was refused is tried again after this, though nothing has changed: another program may be gone.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// What was done last. To attach to a device may interrupt it for a moment, so it is not tried with each change of what is served.
+#[derive(Debug, Default)]
+pub(super) struct Fronts {
+    last: Option<Done>,
+}
+
+/// For which names, network and devices with TCX, when, and why a device has none.
+#[derive(Debug)]
+struct Done {
+    names: Vec<Arc<str>>,
+    node: Arc<Node>,
+    served: BTreeSet<u32>,
+    at: Instant,
+    problems: Vec<Problem>,
+}
+
+impl Done {
+    fn is_for(&self, names: &[Arc<str>], node: &Arc<Node>, served: &BTreeSet<u32>, now: Instant) -> bool {
+        self.names == names
+            && Arc::ptr_eq(&self.node, node)
+            && self.served == *served
+            && (self.problems.is_empty() || now.duration_since(self.at) < AGAIN)
+    }
+}
+
+impl Fronts {
+    /// Attaches XDP to the devices of these names that have TCX, too, and detaches it from all others. Returns what there is to say of
+    /// each.
+    pub(super) fn follow(
+        &mut self,
+        names: &[Arc<str>],
+        node: &Arc<Node>,
+        served: &BTreeSet<u32>,
+        programs: &mut Programs,
+        pins: &Pins,
+    ) -> Vec<Problem> {
+        let now = Instant::now();
+        if let Some(last) = self.last.as_ref().filter(|last| last.is_for(names, node, served, now)) {
+            return last.problems.clone();
+        }
+        let problems = follow(names, node, served, programs, pins);
+        self.last = Some(Done {
+            names: names.to_vec(),
+            node: Arc::clone(node),
+            served: served.clone(),
+            at: now,
+            problems: problems.clone(),
+        });
+        problems
+    }
+}
+
+fn follow(
     names: &[Arc<str>],
     node: &Node,
     served: &BTreeSet<u32>,
     programs: &mut Programs,
     pins: &Pins,
-) -> Result<Vec<Problem>, PinError> {
+) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut keep = BTreeSet::new();
     for name in names {
@@ -34,16 +89,31 @@ pub(super) fn follow(
             problems.push(Problem::warning(FIELD, what, remedy).value(name));
         }
     }
-    for index in pins.front_devices()? {
-        if !keep.contains(&index) {
-            front::detach(pins, index)?;
-            info!(device = node.name(index), "XDP detached");
-        }
+    let on_veth = |index: &&u32| node.links.get(index).is_some_and(|link| link.is_veth);
+    for index in keep.iter().filter(on_veth) {
+        let what = "on veth the driver loses what XDP answers, unless the other end has an XDP program or receive offload (GRO)";
+        problems.push(
+            Problem::warning(FIELD, what, "turn GRO on at the other end, or remove it from the list")
+                .value(node.name(*index)),
+        );
     }
-    Ok(problems)
+    if let Err(error) = leave(&keep, node, pins) {
+        problems.push(Problem::warning(FIELD, format!("XDP stays where it is not wanted: {error}"), LOOK));
+    }
+    problems
+}
+
+/// Detaches XDP from all other devices.
+fn leave(keep: &BTreeSet<u32>, node: &Node, pins: &Pins) -> Result<(), PinError> {
+    for index in pins.front_devices()?.into_iter().filter(|index| !keep.contains(index)) {
+        front::detach(pins, index)?;
+        info!(device = node.name(index), "XDP detached");
+    }
+    Ok(())
 }
 
 const REMOVE: &str = "remove it from the list, or correct it";
+const LOOK: &str = "see the kernel's log; without XDP all is served, too";
 
 /// Attaches XDP to a device, or returns why not, and the remedy.
 fn has_front(
@@ -53,8 +123,7 @@ fn has_front(
     programs: &mut Programs,
     pins: &Pins,
 ) -> Result<(), (String, &'static str)> {
-    let other =
-        |error: FrontError| (error.to_string(), "see the kernel's log; without XDP all is served, too");
+    let other = |error: FrontError| (error.to_string(), LOOK);
     let ours = front::program(pins, index).map_err(other)?;
     if !served.contains(&index) {
         return Err(("the programs that go on with what XDP answers are not on it".into(), REMOVE));
@@ -92,6 +161,10 @@ fn kept_by(index: u32, node: &Node) -> Option<String> {
     if let Some(master) = node.links.get(&index).and_then(|link| link.master) {
         return Some(format!("it is a part of {}", node.name(master)));
     }
+    // A whole hands the program on to its parts, where frames do not lead back to it.
+    if let Some((_, part)) = node.links.iter().find(|(_, link)| link.master == Some(index)) {
+        return Some(format!("{} is a part of it", part.name));
+    }
     let above = |(_, link): &(&u32, &crate::model::Link)| link.lower == Some(index);
     node.links.iter().find(above).map(|(_, link)| format!("{} is above it", link.name))
 }
@@ -100,6 +173,28 @@ fn kept_by(index: u32, node: &Node) -> Option<String> {
 mod tests {
     use super::*;
     use crate::model::Link;
+
+    #[test]
+    fn what_is_the_same_is_not_done_again_but_for_what_was_refused_a_minute_ago() {
+        let (names, node, served) = ([Arc::from("eth0")], Arc::new(Node::default()), BTreeSet::from([2]));
+        let at = Instant::now();
+        let done = |problems| Done {
+            names: names.to_vec(),
+            node: Arc::clone(&node),
+            served: served.clone(),
+            at,
+            problems,
+        };
+        let late = at + AGAIN;
+        let is_for = |done: Done, now| done.is_for(&names, &node, &served, now);
+        assert!(is_for(done(Vec::new()), late));
+        let refused = || done(vec![Problem::warning(FIELD, "", "")]);
+        assert!(is_for(refused(), at));
+        assert!(!is_for(refused(), late));
+        assert!(!done(Vec::new()).is_for(&[], &node, &served, at));
+        assert!(!done(Vec::new()).is_for(&names, &Arc::new(Node::default()), &served, at));
+        assert!(!done(Vec::new()).is_for(&names, &node, &BTreeSet::new(), at));
+    }
 
     #[test]
     fn parts_and_devices_with_others_above_are_not_for_xdp() {
@@ -114,6 +209,7 @@ mod tests {
         let node = Node { links: links.into(), ..Node::default() };
         let why = [2, 3, 4, 5, 6].map(|index| kept_by(index, &node));
         let why = why.each_ref().map(Option::as_deref);
-        assert_eq!(why, [None, Some("it is a part of br0"), Some("eth2.7 is above it"), None, None]);
+        let part = Some("eth1 is a part of it");
+        assert_eq!(why, [None, Some("it is a part of br0"), Some("eth2.7 is above it"), part, None]);
     }
 }

@@ -9,6 +9,7 @@ use tracing::{debug, warn};
 
 use super::control::Control;
 use super::prepared::{Options, Prepared};
+use crate::dataplane::front;
 use crate::outputs::l2::Served;
 use crate::outputs::{Done, Held, Order, StartError, Word};
 
@@ -154,7 +155,7 @@ impl Worker {
                 // A failed start removes what it created, but not what existed before.
                 if self.options.is_strict
                     && is_fresh
-                    && let Err(error) = pins.remove()
+                    && let Err(error) = front::detach_all(pins).and_then(|()| pins.remove())
                 {
                     warn!(%error, "what the failed start made is still there");
                 }
