@@ -68,7 +68,7 @@ impl Front {
     /// As [`Scratch::enter`].
     #[inline(always)]
     pub(crate) fn enter(&mut self) -> bool {
-        atomic::exchange(&mut self.busy, 1) == 0
+        0 == atomic::exchange(&mut self.busy, 1)
     }
 
     /// As [`Scratch::leave`].

@@ -36,6 +36,8 @@ pub mod opaque;
 pub mod origin_objects;
 /// What an origin asks, and what it was granted.
 pub mod claim;
+/// Where the connections of a claim go.
+mod claim_backend;
 /// What becomes of each Kubernetes object.
 pub mod verdict;
 /// What was granted before.

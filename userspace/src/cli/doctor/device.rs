@@ -64,9 +64,10 @@ fn xdp(link: &Link, id: u32, ours: Option<u32>) -> Finding {
     let what = format!("{} xdp", link.name);
     if ours == Some(id) {
         let (verdict, remedy) = match link.is_veth {
-            true => {
-                (Verdict::Note, "on veth its answers are lost unless the other end has an XDP program or GRO")
-            }
+            true => (
+                Verdict::Note,
+                "on veth its answers are late or lost unless the other end has an XDP program, too",
+            ),
             false => (
                 Verdict::Ok,
                 "the driver turns LRO off meanwhile and may limit the MTU; to attach may interrupt the carrier",

@@ -43,10 +43,17 @@ pub(super) struct Control {
     applied: Applied,
     /// The maps hold all that is desired, so an equal state needs no work.
     is_in_step: bool,
-    /// Devices that have our program.
-    attached: BTreeSet<u32>,
-    fronts: Fronts,
+    hooks: Hooks,
     complaints: Complaints,
+}
+
+/// Where our programs are.
+#[derive(Debug, Default)]
+struct Hooks {
+    /// Devices that have the TCX program.
+    tcx: BTreeSet<u32>,
+    /// XDP.
+    fronts: Fronts,
 }
 
 /// How often a start waits for deletions.
@@ -84,8 +91,7 @@ impl Control {
             keys: None,
             applied,
             is_in_step: false,
-            attached: BTreeSet::new(),
-            fronts: Fronts::default(),
+            hooks: Hooks::default(),
             complaints: Complaints::default(),
         };
         this.withdraw(order.is_withdrawn)?;
@@ -201,7 +207,7 @@ impl Control {
         // Before any route uses a device: without our program there, the node itself would answer replies.
         self.attach(&chosen.devices)?;
         let fronts = self.follow_fronts(&chosen.devices);
-        if !self.is_strict && self.egress.keep_to(&self.attached) {
+        if !self.is_strict && self.egress.keep_to(&self.hooks.tcx) {
             plan = plan::plan(&self.applied, &self.desired, self.egress.hops());
         }
         plan.problems.extend(fronts);
@@ -286,11 +292,11 @@ impl Control {
             warn!(%error, "a device cannot forward");
         }
         let mut failed = None;
-        for index in devices.difference(&self.attached.clone()) {
+        for index in devices.difference(&self.hooks.tcx.clone()) {
             let device = self.egress.node().name(*index);
             match attach::attach(&mut self.programs, &self.pins, *index) {
                 Ok(()) => {
-                    self.attached.insert(*index);
+                    self.hooks.tcx.insert(*index);
                     info!(device, "attached");
                 }
                 // A device may disappear at this moment. The next change of the network tries again.
@@ -300,18 +306,18 @@ impl Control {
                 }
             }
         }
-        if let Some(error) = failed.filter(|_| self.attached.is_empty() && self.is_strict) {
+        if let Some(error) = failed.filter(|_| self.hooks.tcx.is_empty() && self.is_strict) {
             return Err(error.into());
         }
-        self.reaper.ask(reaper::Order::Device(self.attached.first().copied().unwrap_or(LOOPBACK)))?;
+        self.reaper.ask(reaper::Order::Device(self.hooks.tcx.first().copied().unwrap_or(LOOPBACK)))?;
         Ok(())
     }
 
     /// Attaches XDP where it is wanted, and detaches it elsewhere. Returns what there is to say of it.
     fn follow_fronts(&mut self, devices: &BTreeSet<u32>) -> Vec<Problem> {
         let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
-        let served = &self.attached & devices;
-        self.fronts.follow(names, node, &served, &mut self.programs, &self.pins)
+        let served = &self.hooks.tcx & devices;
+        self.hooks.fronts.follow(names, node, &served, &mut self.programs, &self.pins)
     }
 
     /// Detaches the program from every other device, including those of an earlier start.
@@ -322,13 +328,13 @@ impl Control {
                 info!(device = self.egress.node().name(index), "detached");
             }
         }
-        self.attached.retain(|index| keep.contains(index));
+        self.hooks.tcx.retain(|index| keep.contains(index));
         Ok(())
     }
 
     /// Returns the devices that have the program.
     pub(super) fn attached(&self) -> &BTreeSet<u32> {
-        &self.attached
+        &self.hooks.tcx
     }
 
     /// Returns the addresses at which this node has nobody to lead clients to, though other nodes may.
@@ -338,7 +344,7 @@ impl Control {
 
     /// Returns the names of the devices that have the program, joined by commas.
     pub(super) fn devices(&self) -> String {
-        let names: Vec<String> = self.attached.iter().map(|index| self.egress.node().name(*index)).collect();
+        let names: Vec<String> = self.hooks.tcx.iter().map(|index| self.egress.node().name(*index)).collect();
         names.join(",")
     }
 
@@ -350,7 +356,7 @@ impl Control {
     /// Returns what is not held of the state in effect, apart from what drifted.
     fn unheld(&self) -> Vec<Exception> {
         let chosen = self.egress.chosen();
-        let of_node = node_exceptions(self.egress.node(), &chosen, &self.attached, &self.desired);
+        let of_node = node_exceptions(self.egress.node(), &chosen, &self.hooks.tcx, &self.desired);
         of_node.into_iter().chain(unserved(&self.desired, &self.applied)).collect()
     }
 
@@ -373,7 +379,7 @@ impl Control {
         let (mut repaired, is_over) = looked.unwrap_or_default();
         if is_over {
             let (node, programs) = (self.egress.node(), &mut self.programs);
-            repaired += self.complaints.drift.look_at_devices(&self.attached, programs, &self.pins, node);
+            repaired += self.complaints.drift.look_at_devices(&self.hooks.tcx, programs, &self.pins, node);
             self.complaints.exceptions = self.unheld();
         }
         let exceptions = self.exceptions();

@@ -91,9 +91,9 @@ fn follow(
     }
     let on_veth = |index: &&u32| node.links.get(index).is_some_and(|link| link.is_veth);
     for index in keep.iter().filter(on_veth) {
-        let what = "on veth the driver loses what XDP answers, unless the other end has an XDP program or receive offload (GRO)";
+        let what = "on veth the driver loses or delays what XDP answers, unless the other end has an XDP program, too";
         problems.push(
-            Problem::warning(FIELD, what, "turn GRO on at the other end, or remove it from the list")
+            Problem::warning(FIELD, what, "attach one at the other end, or remove the device from the list")
                 .value(node.name(*index)),
         );
     }
