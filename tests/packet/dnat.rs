@@ -247,9 +247,9 @@ fn a_client_whose_address_is_a_vip_is_served() {
     }
 }
 
-/// The client would receive its own address as the source, which no host accepts.
+/// The client would receive its own address as the source, which no host accepts. On the backend's own device it is hidden.
 #[test]
-fn a_client_that_is_the_backend_itself_is_refused() {
+fn a_client_with_the_backends_address_on_another_device_is_refused() {
     tests::skip_without_root!();
     let mut programs = direct();
     for family in FAMILIES {
@@ -274,5 +274,64 @@ fn a_connection_that_is_not_ours_is_not_pushed_aside() {
         let challenge = backend.segment().seq(77).ack(99);
         assert_handed_on(&backend.give(&mut programs, &challenge), &challenge.bytes(), Reason::ConnectStray);
         backend.accept(&mut programs);
+    }
+}
+
+/// Returns a segment as it arrives on the backends' device.
+fn beside_backends(segment: &Segment) -> Segment {
+    segment.clone().ethernet(Device::Backend.near_mac(), Device::Backend.far_mac())
+}
+
+/// A backend answers such a client without us, from an address that the client has not dialled.
+#[test]
+fn a_client_on_the_backends_own_device_is_hidden_from_it() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        // Even the backend itself may be the client.
+        for dial in [caller(family), caller(family).host(backend_address(family, 0))] {
+            let outcome = programs.ingress(Device::Backend, &beside_backends(&dial.syn()).bytes());
+            assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
+            // It comes from an address of ours.
+            let backend = Backend::of(&sent(&outcome));
+            assert_eq!(backend.owner(&programs), Some(dial.tuple()));
+            let outcome = backend.give(&mut programs, &backend.syn_ack());
+            assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+            assert_eq!((sent(&outcome).from, sent(&outcome).to), (dial.vip(), dial.client()));
+            let ack = beside_backends(&from_client(dial, 0, 0));
+            let outcome = programs.ingress(Device::Backend, &ack.bytes());
+            assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+            assert_eq!(sent(&outcome).from, backend.source);
+        }
+    }
+}
+
+/// The next backend is dialled by a packet that need not be the client's.
+#[test]
+fn whether_the_client_is_hidden_is_decided_by_its_own_packet() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = ready();
+        crate::setup::with_backends(&mut programs, 2);
+        keep_sources(&mut programs, &[0, 1].map(|number| backend_id(family, number)));
+        let next = |outcome: &tests::program::Outcome, first: &Segment| {
+            assert!(outcome.counted.contains(&(Reason::ConnectNext, 1)), "{:?}", outcome.counted);
+            let syn = sent(outcome);
+            assert_ne!(syn.to, first.to);
+            syn
+        };
+        // The first one's refusal comes by the device of the second one.
+        let client = dial(family).shake(&mut programs);
+        let first = sent(&client.send(&mut programs, 0, &usual_hello()));
+        let backend = Backend { address: first.to, source: first.from, timestamps: true };
+        let second = next(&backend.refuse(&mut programs), &first);
+        assert_eq!((first.from, second.from), (client.dial.client(), client.dial.client()));
+        // A client beside the backends, whose repetitions come by another device.
+        let client = dial(family).port(40_009).shake(&mut programs);
+        let hello = client.at(0).payload(usual_hello());
+        let first = sent(&programs.ingress(Device::Backend, &beside_backends(&hello).bytes()));
+        Backend::of(&first);
+        client.give(&mut programs, &hello);
+        Backend::of(&next(&client.give(&mut programs, &hello), &first));
     }
 }

@@ -8,8 +8,8 @@ use crate::scratch::{Dial, Received};
 
 /// Claims the picked backend's replies to this client. A client has only one connection at a time from one
 /// port to one backend, whichever VIP it dials. A connection that is over and lingers counts too: a second
-/// one is refused. A client that is the backend itself is also refused: its packets would return to it from
-/// its own address.
+/// one is refused. A client with the backend's own address that is not on its device is also refused: its packets
+/// would return to it from its own address.
 #[inline(always)]
 pub(super) fn claim(received: &Received, dial: &mut Dial) -> bool {
     let (client, backend) = (&received.client, &dial.choice.record);

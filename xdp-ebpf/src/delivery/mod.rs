@@ -6,6 +6,8 @@
 //! | `nat` | the backend's | one of our addresses, a port of ours | our address, `ROLE_SOURCE` |
 //! | `dnat` | the backend's | the client's own | the backend's address, `ROLE_BACKEND` |
 //!
+//! A client on the backend's own device has `nat`, whatever the backend's record says.
+//!
 //! Limit of `dnat`: a router between us and the backend addresses its ICMP errors to the client, so they pass unread.
 
 /// Source and destination are rewritten.
@@ -16,7 +18,7 @@ mod dnat;
 mod reply;
 
 use common::maps::address::Address;
-use common::maps::backend::DELIVERY_DNAT;
+use common::maps::backend::{DELIVERY_DNAT, DELIVERY_NAT};
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, Flow};
 use common::maps::listener::{ROLE_BACKEND, ROLE_SOURCE};
 use common::reason::Reason;
@@ -45,10 +47,28 @@ pub(crate) fn role_of_source(source: &Address) -> u32 {
 }
 
 /// Claims the backend's side of the connection to the picked backend, for the generation in `dial.connection`. It is
-/// then in `dial.nat`, and replies are found. The handshake with the backend comes next.
+/// then in `dial.nat`, and replies are found. The handshake with the backend comes next. The packet in hand is the client's.
 #[inline(always)]
 pub(crate) fn open(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result<(), Exit> {
-    dial.connection.delivery = dial.choice.record.delivery;
+    let backend = &dial.choice.record;
+    // On one segment, the backend answers the client's own address without us.
+    let is_beside_client = skb.ifindex() == backend.ifindex;
+    dial.connection.delivery = if is_beside_client { DELIVERY_NAT } else { backend.delivery };
+    claim(skb, received, dial)
+}
+
+/// Like [`open`], for another try of a connection. The packet in hand may be anybody's: what was known of the client at the
+/// first try still holds.
+#[inline(always)]
+pub(crate) fn open_again(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result<(), Exit> {
+    if dial.connection.delivery != DELIVERY_NAT {
+        dial.connection.delivery = dial.choice.record.delivery;
+    }
+    claim(skb, received, dial)
+}
+
+#[inline(always)]
+fn claim(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result<(), Exit> {
     let claimed = match dial.connection.delivery {
         DELIVERY_DNAT => dnat::claim(received, dial),
         _ => nat::claim(skb, received, dial),
@@ -89,7 +109,7 @@ pub(crate) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32)
     reply::release(nat, client, generation);
 }
 
-/// Restores the picked backend from the backend's side of a connection, so that [`open`] claims another one.
+/// Restores the picked backend from the backend's side of a connection, so that [`open_again`] claims another one.
 #[inline(always)]
 pub(crate) fn resume(dial: &mut Dial, nat: &BackendTuple) {
     let backend = &mut dial.choice.record;

@@ -48,7 +48,7 @@ verified! {
             delivery::release(&p.nat, &received.client, p.connection.generation);
             count::retried(p.connection.route);
         }
-        let opened = picked.and_then(|()| delivery::open(skb, received, dial));
+        let opened = picked.and_then(|()| delivery::open_again(skb, received, dial));
         match opened.and_then(|()| connect::store(received, dial, waiting)) {
             Ok(()) => Exit::sent(Reason::ConnectNext),
             Err(exit) => {

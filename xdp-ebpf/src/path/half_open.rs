@@ -118,7 +118,7 @@ verified! {
         dial.connection = o.connection;
         delivery::resume(dial, &old);
         // Claimed before the old one is released, or it could be that one.
-        if delivery::open(skb, received, dial).is_err() {
+        if delivery::open_again(skb, received, dial).is_err() {
             return false;
         }
         o.nat = dial.nat;

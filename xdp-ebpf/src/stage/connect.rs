@@ -76,7 +76,7 @@ verified! {
         resume(dial, p);
         delivery::resume(dial, &p.nat);
         // Claimed before the old one is released, or it could be that one.
-        if delivery::open(skb, received, dial).is_err() {
+        if delivery::open_again(skb, received, dial).is_err() {
             return false;
         }
         delivery::release(&p.nat, &received.client, p.connection.generation);
