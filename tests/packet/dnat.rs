@@ -8,6 +8,7 @@ use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED};
 use common::maps::listener::{ROLE_BACKEND, ROLE_VIP};
 use common::maps::name;
 use common::maps::settings::Settings;
+use common::maps::word::SYN_AGAIN;
 use common::reason::Reason;
 use tests::addresses::{BACKEND_PORT, FAMILIES, vip};
 use tests::icmp::{Icmp, quotation, unreachable};
@@ -19,6 +20,7 @@ use crate::by_cookie::crowd;
 use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent};
 use crate::half_open::{at_backend, at_client, caller, from_client, half_open, tcp};
 use crate::open::{HELLO, Open};
+use crate::renew::NEXT_ISN;
 use crate::scene::{BACKEND_TIME, Backend, Client, Dial, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{backend_address, backend_id, nats, route_counts};
 
@@ -333,5 +335,40 @@ fn whether_the_client_is_hidden_is_decided_by_its_own_packet() {
         Backend::of(&first);
         client.give(&mut programs, &hello);
         Backend::of(&next(&client.give(&mut programs, &hello), &first));
+    }
+}
+
+/// The new connection has the addresses and ports of the old one at the backend, too, so the old one must end first.
+#[test]
+fn a_client_that_gives_up_its_flow_connects_to_the_same_backend_again() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let dial = caller(family);
+        let backend = opened(&mut programs, dial);
+        let client = Client { dial, cookie: crate::scene::BACKEND_ISN, time: 0 };
+        let old = client.flow(&programs).unwrap();
+        let syn = dial.syn().seq(NEXT_ISN);
+        assert_eq!(client.give(&mut programs, &syn).counted, [(Reason::SynChallenged, 1)]);
+        let mut flow = client.flow(&programs).unwrap();
+        flow.syn.time = flow.syn.time.wrapping_sub(SYN_AGAIN);
+        programs.insert(name::FLOWS, dial.tuple(), flow);
+        let outcome = client.give(&mut programs, &syn);
+        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        // A SYN may be forged: the old connection goes on.
+        assert_eq!(client.flow(&programs).unwrap().connection.generation, old.connection.generation);
+        assert_eq!(backend.owner(&programs), Some(dial.tuple()));
+        let client = client.told(&sent(&outcome));
+        let ack = client.at(0).seq(behind(NEXT_ISN, 0));
+        let outcome = client.give(&mut programs, &ack);
+        let expected = [(Reason::SynFlowReplaced, 1), (Reason::SynOldReset, 1), (Reason::ConnectSyn, 1)];
+        assert!(expected.iter().all(|one| outcome.counted.contains(one)), "{:?}", outcome.counted);
+        let again = sent(&outcome);
+        assert_eq!((again.from, again.to, again.seq), (dial.client(), backend.address, NEXT_ISN));
+        assert_eq!(backend.owner(&programs), Some(dial.tuple()));
+        let answer = backend.syn_ack().ack(behind(NEXT_ISN, 0));
+        backend.give(&mut programs, &answer);
+        let flow = client.flow(&programs).unwrap();
+        assert_eq!((flow.client_isn, flow.connection.state), (NEXT_ISN, FLOW_ESTABLISHED));
     }
 }
