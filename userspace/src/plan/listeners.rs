@@ -141,7 +141,7 @@ impl Planner<'_> {
             *roles.entry(source).or_default() |= ROLE_SOURCE;
         }
         // It ends with the last backend, and with the connections that are then reset: addresses of pods come and go.
-        for backend in self.after.tally.seeing() {
+        for backend in self.seeing() {
             *roles.entry(backend).or_default() |= ROLE_BACKEND;
         }
         for (address, flags) in &mut roles {

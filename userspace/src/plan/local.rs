@@ -5,6 +5,7 @@ use super::applied::Applied;
 use super::hops::Hop;
 use super::tally::is_out_of_reach;
 use crate::model::{BackendSpec, Desired, DesiredListener, DesiredRoute, Problem, Protocol, TrafficPolicy};
+use common::maps::address::Address;
 use common::maps::backend::{
     BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT,
 };
@@ -39,7 +40,12 @@ pub(super) fn behind_router(route: &str, spec: &BackendSpec) -> Problem {
 impl Planner<'_> {
     /// Returns the bits of the deliveries for which the programs look at senders, too.
     pub(super) fn deliveries(&self) -> u32 {
-        u32::from(self.after.tally.seeing().next().is_some()) << DELIVERY_DNAT
+        u32::from(self.seeing().next().is_some()) << DELIVERY_DNAT
+    }
+
+    /// Returns the addresses of backends that see their clients' own addresses. The node's own are never led to.
+    pub(super) fn seeing(&self) -> impl Iterator<Item = Address> + '_ {
+        self.after.tally.seeing().filter(|backend| !self.own.contains(&IpAddr::from(*backend)))
     }
 }
 

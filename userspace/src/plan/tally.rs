@@ -3,7 +3,7 @@
 use super::applied_route::AppliedRoute;
 use super::policies::Policies;
 use common::maps::address::Address;
-use common::maps::backend::{BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT};
+use common::maps::backend::{BACKEND_REFUSING, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT};
 use foldhash::HashMap;
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
@@ -91,7 +91,8 @@ fn sources(route: &AppliedRoute) -> impl Iterator<Item = Address> {
 }
 
 fn seeing(route: &AppliedRoute) -> impl Iterator<Item = Address> {
-    let sees = |backend: &Backend| backend.ifindex != 0 && backend.delivery == DELIVERY_DNAT;
+    // Also those that have no next hop any more: their open connections go on when it is back, and until then no reply may pass us.
+    let sees = |backend: &Backend| backend.delivery == DELIVERY_DNAT && backend.flags & BACKEND_REFUSING == 0;
     route.backends.iter().filter(move |(_, backend)| sees(backend)).map(|(_, backend)| backend.address)
 }
 

@@ -73,7 +73,6 @@ fn a_backend_behind_a_router_takes_no_connection_from_clients_that_it_would_see(
     let planned = plan(&Applied::default(), &local, &hops);
     let world = carried_out(&MapsImage::default(), &planned);
     assert_eq!(backends(&world)[0].1.flags, BACKEND_UNREACHABLE);
-    assert!(!is_seeing(&world, "10.1.0.1"));
     let [problem] = &planned.problems[..] else { panic!("{:?}", planned.problems) };
     assert!(problem.to_string().contains("10.1.0.1:6443 is reached over a router"), "{problem}");
     let out_of_reach =
@@ -83,6 +82,24 @@ fn a_backend_behind_a_router_takes_no_connection_from_clients_that_it_would_see(
     let planned = plan(&planned.applied, &hidden, &hops);
     assert_eq!(backends(&carried_out(&world, &planned))[0].1.flags, 0);
     assert_eq!(out_of_reach(&planned.applied), []);
+}
+
+/// What its pod then sends on an open connection would reach the client past us, from an address that it has not dialled.
+#[test]
+fn a_backend_whose_next_hop_is_lost_is_still_known_by_its_address() {
+    let local = only(TrafficPolicy::Local, &[("10.1.0.1", 1), ("10.1.0.2", 1)]);
+    let first = plan(&Applied::default(), &local, &ways(&local));
+    let world = carried_out(&MapsImage::default(), &first);
+    let own = Hops { own: [ip("10.1.0.2")].into(), ..Hops::default() };
+    let second = plan(&first.applied, &local, &own);
+    let world = carried_out(&world, &second);
+    assert!(backends(&world).iter().all(|(_, own)| own.flags & BACKEND_UNREACHABLE != 0));
+    assert!(is_seeing(&world, "10.1.0.1") && world.settings.deliveries == 1 << DELIVERY_DNAT);
+    // The node's own traffic is not looked through for an address that is its own.
+    assert!(!is_seeing(&world, "10.1.0.2"));
+    let hidden = only(TrafficPolicy::Cluster, &[("10.1.0.1", 1)]);
+    let world = carried_out(&world, &plan(&second.applied, &hidden, &own));
+    assert!(!is_seeing(&world, "10.1.0.1") && world.settings.deliveries == 0);
 }
 
 #[test]
