@@ -34,7 +34,7 @@ fn what_objects_say_reaches_the_maps_and_what_the_maps_hold_is_told() {
         annotation.as_str().is_some_and(|version| version != "0")
     };
     let lease = scene.kubectl().wait_for("its report", &lease, super::scene::SOON, holds).unwrap();
-    assert_eq!(lease["metadata"]["annotations"]["vestibule.dev/report-version"], "1");
+    assert_eq!(lease["metadata"]["annotations"]["vestibule.dev/report-version"], "2");
     assert_eq!(lease["spec"]["holderIdentity"], "first");
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
     assert_eq!(lease["metadata"]["labels"]["app.kubernetes.io/component"], "agent");

@@ -159,7 +159,7 @@ impl Agent {
                     Report::Exactly(version) => Some(version),
                 });
                 if let Some(version) = version {
-                    annotations = json!({"vestibule.dev/report-version": "1",
+                    annotations = json!({"vestibule.dev/report-version": "2",
                                          "vestibule.dev/claims-version": version.to_string()});
                 }
                 let metadata = json!({"name": name, "labels": labels, "annotations": annotations});

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// served, and of its origin's kind: an agent of the release before does not serve such Claims, each of which is an exception. Beyond 100 of them a node counts as if it held nothing, and
 /// `Programmed` of every object would turn `False` during an upgrade. Of nodes with another version of the report nothing is known, and
 /// conditions stay as they are until all report the new one.
-const REPORT_VERSION: (&str, &str) = ("vestibule.dev/report-version", "1");
+const REPORT_VERSION: (&str, &str) = ("vestibule.dev/report-version", "2");
 /// The node's outputs hold every Claim up to this resourceVersion; 0: none is known.
 const CLAIMS_VERSION: &str = "vestibule.dev/claims-version";
 /// The beginning of the SHA-256 of the chart's file that is in effect.
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(LeaseReport::read(&annotations).unwrap().unwritten, "é".repeat(UNWRITTEN_BYTES_MAX / 2));
         report.write(&mut annotations);
         assert_eq!(LeaseReport::read(&annotations), Some(report));
-        for (key, value) in [(REPORT_VERSION.0, "2"), (CLAIMS_VERSION, "many"), (CLAIMS_VERSION, "-1")] {
+        for (key, value) in [(REPORT_VERSION.0, "3"), (CLAIMS_VERSION, "many"), (CLAIMS_VERSION, "-1")] {
             let mut other = annotations.clone();
             other.insert(key.to_owned(), value.to_owned());
             assert_eq!(LeaseReport::read(&other), None, "{key}: {value}");
