@@ -1,6 +1,7 @@
 //! What keeps a configuration from being carried out on this node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::devices::Chosen;
@@ -59,6 +60,7 @@ pub(super) fn node_exceptions(
 pub(super) fn unserved<'a>(
     desired: &'a Desired,
     applied: &'a Applied,
+    own: &'a HashSet<IpAddr>,
 ) -> impl Iterator<Item = Exception> + 'a {
     let listeners = desired.listeners.iter().filter(|_| applied.lacks_listener_ids());
     let parts = listeners
@@ -77,19 +79,26 @@ pub(super) fn unserved<'a>(
         let problem = Problem::error("", what, "use fewer ranges, or the same ones for several routes");
         Exception { part: Part::Route(Arc::clone(&route.name)), problem }
     });
-    without_id.chain(without_room).chain(out_of_reach(applied))
+    without_id.chain(without_room).chain(out_of_reach(applied, own))
 }
 
 /// Returns the routes to backends on this node that it cannot lead clients to.
-fn out_of_reach(applied: &Applied) -> impl Iterator<Item = Exception> {
+fn out_of_reach<'a>(applied: &'a Applied, own: &'a HashSet<IpAddr>) -> impl Iterator<Item = Exception> + 'a {
     applied.out_of_reach().map(|(route, backends)| {
+        let of_node = backends.iter().find(|backend| own.contains(&backend.ip()));
+        let (why, remedy) = match of_node {
+            Some(_) => ("it is an address of the node itself", "give the pods addresses of their own, without `hostNetwork`"),
+            None => (
+                "there is no route to them without a router, over a device that has our program",
+                "write externalTrafficPolicy Cluster, or see `ip route get` and the chart's `devices`",
+            ),
+        };
         let what = format!(
             "externalTrafficPolicy Local: this node cannot lead clients to {} of its backends, such as {}, which take no \
-             connection: there is no route to them without a router, over a device that has our program",
+             connection: {why}",
             backends.len(),
-            backends[0]
+            of_node.unwrap_or(&backends[0])
         );
-        let remedy = "write externalTrafficPolicy Cluster, or see `ip route get` and the chart's `devices`";
         Exception { part: Part::Route(Arc::clone(route)), problem: Problem::error("", what, remedy) }
     })
 }
@@ -169,7 +178,7 @@ mod tests {
             Desired { routes: [Arc::new(route)].into_iter().collect(), ..Desired::default() }
         };
         let told = |desired: &Desired, hops: &Hops| -> Vec<Exception> {
-            unserved(desired, &plan::plan(&Applied::default(), desired, hops).applied).collect()
+            unserved(desired, &plan::plan(&Applied::default(), desired, hops).applied, &hops.own).collect()
         };
         let [exception] = &told(&desired(TrafficPolicy::Local, 1), &Hops::default())[..] else {
             panic!("none")
@@ -179,6 +188,11 @@ mod tests {
             exception.problem.is_error() && exception.problem.what.contains("10.0.0.1:443"),
             "{exception:?}"
         );
+        assert!(exception.problem.remedy.contains("Cluster"), "{exception:?}");
+        let own = Hops { own: [backend.address].into(), ..Hops::default() };
+        let [exception] = &told(&desired(TrafficPolicy::Local, 1), &own)[..] else { panic!("none") };
+        assert!(exception.problem.what.contains("address of the node itself"), "{exception:?}");
+        assert!(exception.problem.remedy.contains("hostNetwork"), "{exception:?}");
         let hop = Hop { source: [10, 0, 0, 9].into(), ifindex: 3, mtu: 1500, is_on_link: true };
         let reached =
             Hops { towards: [(backend.address, Arc::new(hop))].into_iter().collect(), ..Hops::default() };

@@ -337,7 +337,7 @@ impl Control {
         &self.hooks.tcx
     }
 
-    /// Returns the addresses at which this node has nobody to lead clients to, though other nodes may.
+    /// Returns the addresses at which this node has nobody to lead clients to, though other nodes have.
     pub(super) fn without_backends(&self) -> BTreeSet<IpAddr> {
         self.applied.without_backends(&self.desired)
     }
@@ -357,7 +357,7 @@ impl Control {
     fn unheld(&self) -> Vec<Exception> {
         let chosen = self.egress.chosen();
         let of_node = node_exceptions(self.egress.node(), &chosen, &self.hooks.tcx, &self.desired);
-        of_node.into_iter().chain(unserved(&self.desired, &self.applied)).collect()
+        of_node.into_iter().chain(unserved(&self.desired, &self.applied, &self.egress.node().own)).collect()
     }
 
     /// Returns what is not held of the state in effect.
