@@ -62,6 +62,29 @@ pub struct DesiredRoute {
     pub affinity: Affinity,
     /// Whether its backends are on this node, and see their clients' own addresses.
     pub traffic: TrafficPolicy,
+    /// Of which families other nodes have backends of it, if this one leads only to its own.
+    pub elsewhere: Elsewhere,
+}
+
+/// The families of which other nodes have backends that take connections, as far as is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+impl Elsewhere {
+    /// Notes a backend of a family on another node.
+    pub fn add(&mut self, is_v4: bool) {
+        *if is_v4 { &mut self.v4 } else { &mut self.v6 } = true;
+    }
+
+    /// Whether there is one of a family.
+    pub fn has(self, is_v4: bool) -> bool {
+        if is_v4 { self.v4 } else { self.v6 }
+    }
 }
 
 impl Named for DesiredRoute {

@@ -53,7 +53,7 @@ pub use announcement::{Announcement, AnnouncementRule};
 pub use claim::{Claim, ClaimSet, Origin, StoredClaim};
 pub use cluster::Cluster;
 pub use delta::{Change, Delta, Places};
-pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};
+pub use desired::{Desired, DesiredListener, DesiredRoute, Elsewhere, Probe, ProbeChange, Probes};
 pub use event_reason::EventReason;
 pub use facts::{BackendSpec, Facts, L2, ListenerSpec, Protocol, RouteSpec, Settings};
 pub use kind::{Kind, KindRow, Resource};

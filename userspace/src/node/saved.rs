@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::disk::{self, DiskError};
 use crate::model::{
-    Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
-    SourceRanges, TrafficPolicy,
+    Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Elsewhere, Pattern, Protocol, ServerName,
+    Settings, SourceRanges, TrafficPolicy,
 };
 
 /// The name of the file in the state folder.
@@ -145,6 +145,8 @@ impl Saved {
                 source_ranges: saved.source_ranges.map(|ranges| SourceRanges::new(&ranges)),
                 affinity: if saved.by_address { Affinity::ClientIp } else { Affinity::None },
                 traffic: if saved.local { TrafficPolicy::Local } else { TrafficPolicy::Cluster },
+                // Not known without the API server: a node without backends leaves clients to others.
+                elsewhere: Elsewhere { v4: saved.local, v6: saved.local },
             }))
         });
         Some(Desired {
@@ -252,6 +254,7 @@ mod tests {
         let mut local = limited;
         let mut route = DesiredRoute::clone(&local.routes[0]);
         route.traffic = TrafficPolicy::Local;
+        route.elsewhere = Elsewhere { v4: true, v6: true };
         local.routes = [Arc::new(route)].into_iter().collect();
         write(&folder, &local, None).unwrap();
         assert!(

@@ -50,8 +50,8 @@ impl Planner<'_> {
 }
 
 impl Applied {
-    /// Returns the addresses at which this node has nobody to lead clients to, though other nodes may: all that listens there leads
-    /// to backends on the node alone, and none of the address's family takes connections.
+    /// Returns the addresses at which this node has nobody to lead clients to, though other nodes have: all that listens there leads
+    /// to backends on the node alone, and none of the address's family takes connections. Where no node has one, all may refuse.
     pub fn without_backends(&self, desired: &Desired) -> BTreeSet<IpAddr> {
         let local = |listener: &DesiredListener| {
             let route = listener.route.and_then(|place| desired.routes.get(place));
@@ -61,10 +61,11 @@ impl Applied {
         for listener in &desired.listeners {
             let route = local(listener);
             for address in &listener.addresses {
-                if route.is_some_and(|route| !self.takes(route, address.is_ipv4())) {
-                    without.insert(*address);
-                } else {
-                    with.push(address);
+                let is_v4 = address.is_ipv4();
+                match route.filter(|route| !self.takes(route, is_v4)) {
+                    None => with.push(address),
+                    Some(route) if route.elsewhere.has(is_v4) => drop(without.insert(*address)),
+                    Some(_) => {}
                 }
             }
         }

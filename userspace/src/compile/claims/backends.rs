@@ -4,7 +4,7 @@ use super::Ground;
 use super::shares::{self, Group};
 use crate::model::claim::{ClaimBackend, ClaimTarget, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, ProbeSpec};
-use crate::model::{BackendSpec, ObjectName, TrafficPolicy};
+use crate::model::{BackendSpec, Elsewhere, ObjectName, TrafficPolicy};
 use common::maps::address::Address;
 use common::maps::route::MEMBERS_MAX;
 use foldhash::{HashMap, HashMapExt, HashSet};
@@ -21,6 +21,8 @@ pub(super) struct Resolved {
     pub(super) excess: usize,
     /// Endpoints to be probed.
     pub(super) probes: Vec<(SocketAddr, ProbeSpec)>,
+    /// What other nodes lead to, if this one leads only to its own endpoints.
+    pub(super) elsewhere: Elsewhere,
 }
 
 /// Endpoints by Service, for one lookup per reference.
@@ -77,6 +79,9 @@ impl<'a> Endpoints<'a> {
         let mut shares: Vec<Share<'_>> = Vec::with_capacity(references.len());
         let mut addresses = Vec::new();
         for reference in references {
+            if let Some(service) = reference.service().filter(|_| reference.weight > 0) {
+                self.note_others(service, traffic, &mut resolved.elsewhere);
+            }
             let picks = match &reference.to {
                 Some(ClaimTarget::Service(service)) => self.picks(service, traffic, &mut resolved),
                 // An address is on no node that is known.
@@ -157,6 +162,23 @@ impl<'a> Endpoints<'a> {
             TrafficPolicy::Cluster => true,
             TrafficPolicy::Local => endpoint.node.is_some() && endpoint.node == self.ground.node.name,
         }
+    }
+
+    /// Notes of which families other nodes lead to endpoints of a Service's port: those with a ready one, or else with one that
+    /// drains, as in [`Self::choose`]. What fails there is not known here.
+    fn note_others(&self, service: &ServicePortRef, traffic: TrafficPolicy, elsewhere: &mut Elsewhere) {
+        if traffic == TrafficPolicy::Cluster {
+            return;
+        }
+        let endpoints = self.known.get(&service.name).copied().unwrap_or_default();
+        let takes = |endpoint: &&Endpoint| {
+            endpoint.port_name == service.port
+                && endpoint.node.is_some()
+                && !self.is_within(traffic, endpoint)
+                && matches!(endpoint.state, EndpointState::Ready | EndpointState::Draining)
+                && !self.dials_us(SocketAddr::new(endpoint.address, endpoint.port))
+        };
+        endpoints.iter().filter(takes).for_each(|endpoint| elsewhere.add(endpoint.address.is_ipv4()));
     }
 
     /// Decides which endpoints of a family take new connections.

@@ -137,6 +137,7 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>) -> Option<Refre
             source_ranges: route.source_ranges.clone(),
             affinity: route.affinity,
             traffic: route.traffic,
+            elsewhere: resolved.elsewhere,
         }
     };
     let desired = edited(before, other.into_iter().map(with_others))?;
@@ -170,6 +171,7 @@ pub(in crate::compile) fn refresh_file(
             source_ranges: route.source_ranges.clone(),
             affinity: route.affinity,
             traffic: route.traffic,
+            elsewhere: route.elsewhere,
         })
     };
     let routes: Vec<DesiredRoute> = routes.iter().map(with_own).collect::<Option<_>>()?;

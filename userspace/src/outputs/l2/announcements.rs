@@ -41,7 +41,7 @@ pub(super) struct Target {
     pub keys: Option<CookieKeys>,
     /// The node leaves the cluster.
     pub is_withdrawn: bool,
-    /// Addresses that it does not announce: it has nobody to lead their clients to.
+    /// Addresses that it does not announce: it has nobody to lead their clients to, and others have.
     pub withheld: BTreeSet<IpAddr>,
 }
 
@@ -115,11 +115,7 @@ impl Announcements {
             self.kernel = Some(kernel);
         }
         let (wanted, failed) = match self.node.clone() {
-            None => {
-                let mut wanted = alone(&target.desired, &target.network, &target.devices);
-                wanted.retain(|(_, address), _| !target.withheld.contains(address));
-                (wanted, None)
-            }
+            None => (alone(&target.desired, &target.network, &target.devices), None),
             Some(node) => match self.in_cluster(&node, target, now)? {
                 Settled::Wanted(wanted, failed) => (wanted, failed),
                 Settled::Unknown(why) => return Ok(Brought { failed: Some(why), changes: 0 }),

@@ -28,7 +28,7 @@ pub(crate) struct Served {
     pub is_whole: bool,
     /// Indices of the devices with the program; `None`: not known.
     pub devices: Option<BTreeSet<u32>>,
-    /// Addresses at which this node has nobody to lead clients to, though other nodes may.
+    /// Addresses at which this node has nobody to lead clients to, though other nodes have.
     pub withheld: BTreeSet<IpAddr>,
 }
 

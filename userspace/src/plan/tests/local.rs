@@ -2,7 +2,7 @@
 
 use super::check::{carried_out, fresh};
 use super::*;
-use crate::model::TrafficPolicy;
+use crate::model::{Elsewhere, TrafficPolicy};
 use common::maps::address::Address;
 use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT};
 use common::maps::listener::ROLE_BACKEND;
@@ -109,6 +109,8 @@ fn an_address_is_without_backends_where_all_that_listens_leads_to_none_on_this_n
         planned.applied.without_backends(desired).iter().map(ToString::to_string).collect()
     };
     let (v4, v6) = (VIP.to_owned(), "2001:db8::7".to_owned());
+    let both = Elsewhere { v4: true, v6: true };
+    let only = |traffic, backends: &[_]| elsewhere(only(traffic, backends), both);
     for (traffic, backends, expected) in [
         (TrafficPolicy::Local, &[("10.1.0.1", 1), ("fd01::1", 1)][..], vec![]),
         (TrafficPolicy::Local, &[("10.1.0.1", 1)], vec![v6.clone()]),
@@ -121,12 +123,15 @@ fn an_address_is_without_backends_where_all_that_listens_leads_to_none_on_this_n
     }
     let desired = only(TrafficPolicy::Local, &[("10.1.0.1", 1), ("fd01::1", 1)]);
     assert_eq!(without(&desired, &Hops::default()), [v4.clone(), v6.clone()], "no route to them");
+    // What no other node has, each refuses.
+    let nobody = elsewhere(only(TrafficPolicy::Local, &[]), Elsewhere { v4: false, v6: true });
+    assert_eq!(without(&nobody, &ways(&nobody)), [v6.clone()]);
     // Another port of the address is served on every node, or leads to a backend here.
     let two = |second: RouteSpec, protocol| {
         let listeners =
             vec![listener("l", &[VIP], 443, Protocol::Tcp, None), listener("m", &[VIP], 444, protocol, None)];
         let first = RouteSpec { traffic: TrafficPolicy::Local, ..route("r", &["l"], &[], &[]) };
-        desired_of(listeners, vec![first, second])
+        elsewhere(desired_of(listeners, vec![first, second]), both)
     };
     let other = |traffic, backends: &[_]| RouteSpec { traffic, ..route("s", &["m"], &[], backends) };
     for (desired, expected) in [
@@ -146,6 +151,15 @@ fn an_address_is_without_backends_where_all_that_listens_leads_to_none_on_this_n
     ] {
         assert_eq!(without(&desired, &ways(&desired)), expected, "{desired:?}");
     }
+}
+
+/// Returns the same with such backends of all routes to backends on the node on other nodes.
+fn elsewhere(desired: Desired, elsewhere: Elsewhere) -> Desired {
+    let with = |route: &Arc<DesiredRoute>| {
+        let elsewhere = if route.traffic == TrafficPolicy::Local { elsewhere } else { Elsewhere::default() };
+        Arc::new(DesiredRoute { elsewhere, ..DesiredRoute::clone(route) })
+    };
+    Desired { routes: desired.routes.iter().map(with).collect(), ..desired }
 }
 
 fn desired_of(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
