@@ -67,6 +67,7 @@ struct RawAddresses<'a> {
     tls_ports: Option<Vec<i64>>,
     excluded: Option<Vec<Text<'a>>>,
     l2: Option<bool>,
+    rebalance_after: Option<Text<'a>>,
 }
 
 /// `metallb`.
@@ -118,6 +119,7 @@ const ADDRESSES: &[(&str, Shape)] = &[
     ("tlsPorts", Shape::List(&Shape::Whole)),
     ("excluded", Shape::List(&Shape::Text)),
     ("l2", Shape::Bool),
+    ("rebalanceAfter", Shape::Text),
 ];
 
 const PROBE: &[(&str, Shape)] = &[
@@ -171,7 +173,7 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let classes = raw.load_balancer_classes.unwrap_or_default();
     let is_default = raw.default_load_balancer_class.unwrap_or(false);
     let load_balancers = ClassPolicy { others: check.classes(classes), is_default };
-    let announcing = check.announcing(addresses.l2, raw.agent_grace_seconds);
+    let announcing = check.announcing(addresses.l2, raw.agent_grace_seconds, addresses.rebalance_after);
     let policy = Policy {
         announcing,
         ranges,
@@ -440,9 +442,22 @@ savedState:
     #[test]
     fn what_is_announced_and_for_how_long_without_an_agent_is_checked() {
         let read = |text: &str| parse_chart(text).0.policy.announcing;
-        assert_eq!(read(FILE), AnnouncingPolicy { own_ranges: false, grace: Duration::from_secs(15) });
-        let set = read("addresses: {ranges: [192.0.2.0/28], l2: true}\nagentGraceSeconds: 2\n");
-        assert_eq!(set, AnnouncingPolicy { own_ranges: true, grace: Duration::from_secs(2) });
+        let preset = AnnouncingPolicy {
+            own_ranges: false,
+            grace: Duration::from_secs(15),
+            rebalance: Some(Duration::from_mins(10)),
+        };
+        assert_eq!(read(FILE), preset);
+        let set = read(
+            "addresses: {ranges: [192.0.2.0/28], l2: true, rebalanceAfter: never}\nagentGraceSeconds: 2\n",
+        );
+        let grace = Duration::from_secs(2);
+        assert_eq!(set, AnnouncingPolicy { own_ranges: true, grace, rebalance: None });
+        assert_eq!(read("addresses: {rebalanceAfter: 90s}\n").rebalance, Some(Duration::from_secs(90)));
+        for wrong in ["0s", "1500ms", "366d", "10", "Never", "soon"] {
+            let problems = problems(&format!("addresses: {{rebalanceAfter: {wrong:?}}}\n"));
+            assert!(problems[0].contains("addresses.rebalanceAfter: is no such time"), "{problems:?}");
+        }
         for seconds in ["0", "-1", "3601"] {
             let told = problems(&format!("agentGraceSeconds: {seconds}\n"));
             assert!(told[0].contains("agentGraceSeconds: is out of range"), "{told:?}");

@@ -13,14 +13,18 @@ pub struct AnnouncingPolicy {
     pub own_ranges: bool,
     /// For how long a node whose agent is dead goes on answering, while others could.
     pub grace: Duration,
+    /// How long the first candidate of an address has to live before its owner leaves it to that one; `None`: for ever.
+    pub rebalance: Option<Duration>,
 }
 
 /// What the chart presets.
 pub const GRACE: Duration = Duration::from_secs(15);
+/// The same.
+pub const REBALANCE: Duration = Duration::from_mins(10);
 
 impl Default for AnnouncingPolicy {
     fn default() -> Self {
-        Self { own_ranges: false, grace: GRACE }
+        Self { own_ranges: false, grace: GRACE, rebalance: Some(REBALANCE) }
     }
 }
 

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct Announcement {
     /// For how long a node whose agent is dead goes on answering, while others could.
     pub grace: Duration,
+    /// How long the first candidate of an address has to live before its owner leaves it to that one; `None`: for ever.
+    pub rebalance: Option<Duration>,
     /// The nodes that run an agent, sorted.
     pub members: Vec<Arc<str>>,
     /// An address is announced where one of them covers it.

@@ -42,6 +42,7 @@ mod tests {
         let (first, last) = ("192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap());
         let said = Announcement {
             grace: Duration::from_secs(15),
+            rebalance: Some(Duration::from_secs(600)),
             members: vec!["a".into()],
             rules: vec![AnnouncementRule {
                 addresses: vec![AddressRange { first, last }],

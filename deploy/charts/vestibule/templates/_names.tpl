@@ -51,9 +51,14 @@ addresses:
   tlsPorts: {{ toJson . }}
   {{- end }}
   excluded: {{ toJson .Values.addresses.excluded }}
-  {{- /* Processes of the release before know neither: an upgrade alone changes nothing for them. */}}
+  {{- /* Processes of the release before know none of these: an upgrade alone changes nothing for them. */}}
   {{- if .Values.addresses.l2 }}
   l2: true
+  {{- end }}
+  {{- with .Values.addresses.rebalanceAfter }}
+  {{- if ne . "10m" }}
+  rebalanceAfter: {{ . }}
+  {{- end }}
   {{- end }}
 {{- $grace := int64 (.Values.agentGraceSeconds | default 15) }}
 {{- if ne $grace 15 }}

@@ -6,6 +6,8 @@ mod scene;
 mod local;
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -170,4 +172,45 @@ fn a_stopped_agent_that_goes_on_takes_nothing_back() {
     segment.signal(other, Signal::SIGCONT);
     answers(&segment, Duration::from_secs(2));
     assert_eq!(owners, self::owners(&segment));
+}
+
+/// Sends bytes on a connection, and reads them back.
+fn is_echoed(connection: &mut TcpStream) -> bool {
+    let mut echoed = [0; 4];
+    connection.write_all(b"ping").is_ok() && connection.read_exact(&mut echoed).is_ok() && echoed == *b"ping"
+}
+
+/// By the hash of its name, the node that joins comes first for the second VIP.
+#[test]
+fn a_node_that_joins_gets_its_share_once_it_has_been_there_for_long_enough() {
+    skip_without_root!();
+    const AFTER: Duration = Duration::from_secs(4);
+    let mut segment = Segment::of_one_of_two("4s");
+    assert_eq!(owners(&segment), [0, 0]);
+    let mut connection = segment.dial(VIPS[0]).unwrap();
+    connection.read_exact(&mut [0; 8]).unwrap();
+    assert!(is_echoed(&mut connection));
+    segment.reconnect(1);
+    let joined = Instant::now();
+    segment.start(1);
+    segment.members(2);
+    let links = [segment.nodes[0].link, segment.nodes[1].link];
+    while joined.elapsed() < AFTER {
+        let owners = owners(&segment);
+        assert!(owners == [0, 0] || joined.elapsed() >= AFTER, "before the delay");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Nobody asks twice: a question that comes between the two owners is not answered, and none is answered by both.
+    segment.until("the second VIP has moved", |segment| {
+        answers(segment, Duration::from_millis(1));
+        segment.owners(VIPS[1]) == [1]
+    });
+    for (number, answered) in answers(&segment, Duration::from_secs(3)) {
+        assert_eq!(answered, [links[number]].into(), "{}\n{}", VIPS[number], segment.logs());
+    }
+    assert!(is_settled(&segment) && is_echoed(&mut connection), "{}", segment.logs());
+    // The other one has not moved for a moment.
+    let shown = segment.shown(0);
+    let line = shown.lines().find(|line| line.contains(VIPS[0])).unwrap();
+    assert_eq!(line.split_whitespace().last(), Some("1"), "{shown}");
 }

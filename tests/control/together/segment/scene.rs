@@ -34,7 +34,8 @@ const FIRST: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The age of a stamp, in seconds, at which a kernel leaves its addresses to others.
-const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28", "2001:db8::/120"], "l2": true}, "agentGraceSeconds": GRACE,
+const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28", "2001:db8::/120"], "l2": true, "rebalanceAfter": "REBALANCE"},
+    "agentGraceSeconds": GRACE,
     "settings": {"maxFlows": 10000, "maxNames": 1024, "maxHellos": 1024}}"#;
 
 const OBJECTS: &str = r#"
@@ -86,7 +87,17 @@ impl Segment {
 
     /// The same after this many seconds.
     pub(super) fn with_grace(nodes: usize, grace: u32) -> Self {
-        let config = CONFIG.replace("GRACE", &grace.to_string());
+        let config = CONFIG.replace("GRACE", &grace.to_string()).replace("REBALANCE", "never");
+        Self::start_some(nodes, nodes, &config)
+    }
+
+    /// The same where only the first node has an agent, and planned moves are made after this time.
+    pub(super) fn of_one_of_two(rebalance: &str) -> Self {
+        Self::start_some(2, 1, &CONFIG.replace("GRACE", "2").replace("REBALANCE", rebalance))
+    }
+
+    /// The same where the first `running` nodes have agents.
+    fn start_some(nodes: usize, running: usize, config: &str) -> Self {
         let (bridge, host) = (Namespace::new("bridge").unwrap(), Namespace::new("host").unwrap());
         bridge.ip("link add br0 type bridge\nlink set br0 up\n").unwrap();
         join(&bridge, &host, "host", "10.98.0.1/24", "fd98::1/64");
@@ -106,13 +117,13 @@ impl Segment {
             server.kubectl().apply(&slice.to_string()).unwrap();
         }
         let folder = TempDir::new().unwrap();
-        folder.write("vestibule.json", &config).unwrap();
+        folder.write("vestibule.json", config).unwrap();
         let command = bridge.command(binary().unwrap());
         let controller = Controller::start(command, &server, &folder, "leader", &[]);
         let account = server.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
         let port = port(&account);
         let nodes = (0..nodes)
-            .map(|number| Node::new(number, &bridge, account.kubeconfig().into(), &config))
+            .map(|number| Node::new(number, &bridge, account.kubeconfig().into(), config))
             .collect();
         let at = |backend: &str| SocketAddr::new(backend.parse().unwrap(), PORT);
         let backends =
@@ -127,17 +138,13 @@ impl Segment {
             host,
             bridge,
         };
-        for number in 0..this.nodes.len() {
+        for number in 0..running {
             this.reconnect(number);
             this.start(number);
         }
-        // Nodes join one by one.
-        let members: Vec<String> = (0..this.nodes.len()).map(|number| format!("node{number}")).collect();
-        wait(this.api.kubectl(), "all nodes are members", |object| {
-            object["spec"]["members"] == json!(members)
-        });
+        this.members(running);
         this.until("one node announces each VIP", |this| {
-            VIPS.iter().all(|vip| this.owners(vip).len() == 1) && (this.nodes.len() == 1 || this.is_shared())
+            VIPS.iter().all(|vip| this.owners(vip).len() == 1) && (running == 1 || this.is_shared())
         });
         this.until("the VIPs are served", |this| VIPS.iter().all(|vip| this.dial(vip).is_ok()));
         this
@@ -145,6 +152,14 @@ impl Segment {
 
     pub(super) fn kubectl(&self) -> &Kubectl {
         self.api.kubectl()
+    }
+
+    /// Waits until the first nodes are members: they join one by one.
+    pub(super) fn members(&self, count: usize) {
+        let members: Vec<String> = (0..count).map(|number| format!("node{number}")).collect();
+        wait(self.api.kubectl(), "all nodes are members", |object| {
+            object["spec"]["members"] == json!(members)
+        });
     }
 
     /// Lets a node reach the API server.

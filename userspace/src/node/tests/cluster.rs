@@ -101,7 +101,12 @@ async fn health_zone_devices_keys_and_drain_are_facts() {
 
 fn announced(member: &str) -> AnnouncementSpec {
     let rules = vec![AnnouncementRule::default()];
-    AnnouncementSpec { agent_grace_seconds: 15, members: vec![member.to_owned()], rules }
+    AnnouncementSpec {
+        agent_grace_seconds: 15,
+        members: vec![member.to_owned()],
+        rules,
+        ..AnnouncementSpec::default()
+    }
 }
 
 /// Returns the first member of what the output has, if anything is announced.

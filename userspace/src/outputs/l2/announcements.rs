@@ -14,7 +14,7 @@ use tracing::{debug, info};
 
 use super::candidates::{Candidates, candidates, node_id, withhold};
 use super::kernel::Kernel;
-use super::ownership::Standing;
+use super::ownership::{Rules, Standing};
 use super::readers::Readers;
 use super::schedule::Schedule;
 use super::speaker::{Keys, Step};
@@ -207,7 +207,8 @@ impl Announcements {
         for (device, addresses) in &mut candidates {
             addresses.retain(|address, _| kernel.announced().contains_key(&(*device, *address)));
         }
-        let allowed = Allowed { candidates, grace: announcement.grace, keys, network: &target.network };
+        let rules = Rules { grace: announcement.grace, rebalance: announcement.rebalance };
+        let allowed = Allowed { candidates, rules, keys, network: &target.network };
         let (steps, why) = speakers.follow(allowed, kernel.here(), now)?;
         self.carry_out(steps, now)?;
         let Some((speakers, _)) = &self.speakers else { return Ok(Settled::Wanted(BTreeMap::new(), failed)) };

@@ -76,10 +76,10 @@ impl Speaker {
         (self.entry.link, self.entry.keys, self.entry.key) = (address, keys.keys, keys.signs);
     }
 
-    /// Follows the cluster: who may announce what, and for how long the node goes on without its agent.
-    pub(super) fn allow(&mut self, wanted: BTreeMap<IpAddr, Arc<[NodeId]>>, grace: Duration, now: Instant) {
-        self.entry.grace_ns = grace.as_nanos() as u64;
-        self.ownership.follow(Rules { grace });
+    /// Follows the cluster: who may announce what, and its rules.
+    pub(super) fn allow(&mut self, wanted: BTreeMap<IpAddr, Arc<[NodeId]>>, rules: Rules, now: Instant) {
+        self.entry.grace_ns = rules.grace.as_nanos() as u64;
+        self.ownership.follow(rules);
         let own = self.entry.node;
         let only = wanted.iter().filter(|(_, nodes)| ***nodes == [own]);
         self.only = only.map(|(address, _)| *address).collect();
@@ -263,6 +263,7 @@ mod tests {
     const OTHER_LINK: [u8; 6] = [2, 0, 0, 0, 0, 2];
     const VIP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
     const GRACE: Duration = Duration::from_secs(15);
+    const RULES: Rules = Rules { grace: GRACE, rebalance: None };
 
     fn keys(k0: u64) -> Keys {
         Keys { keys: [CookieKey { k0, k1: 1 }, CookieKey { k0, k1: 2 }], signs: 1 }
@@ -270,12 +271,12 @@ mod tests {
 
     fn speaker(own: NodeId, link: [u8; 6], k0: u64, now: Instant) -> Speaker {
         let entry = Entry { node: own, boot: own * 100, ..Entry::default() };
-        let ownership = Segment::new(own, Rules { grace: GRACE }, own, 1, now);
+        let ownership = Segment::new(own, RULES, own, 1, now);
         // No device has this name, so nothing is received but what a test hands over.
         let mut this = Speaker::new("no device", entry, ownership, now);
         let device = Link { name: "no device".into(), has_carrier: true, ..Link::default() };
         this.follow(&device, link, Vec::new(), &keys(k0));
-        this.allow([(VIP, [OWN, OTHER].into())].into(), GRACE, now);
+        this.allow([(VIP, [OWN, OTHER].into())].into(), RULES, now);
         this
     }
 

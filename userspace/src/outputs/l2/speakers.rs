@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE};
 use common::maps::name;
@@ -30,8 +30,8 @@ use crate::outputs::now_ns;
 pub(super) struct Allowed<'a> {
     /// Who may announce what.
     pub candidates: Candidates,
-    /// For how long a node goes on answering without its agent.
-    pub grace: Duration,
+    /// What the nodes agreed on.
+    pub rules: Rules,
     /// The keys of heartbeats.
     pub keys: Keys,
     /// The node's network.
@@ -84,7 +84,7 @@ impl Speakers {
         held: impl Iterator<Item = &'a OnDevice> + Clone,
         now: Instant,
     ) -> Result<(Steps, Option<String>), TableError> {
-        let Allowed { mut candidates, grace, keys, network } = allowed;
+        let Allowed { mut candidates, rules, keys, network } = allowed;
         candidates.retain(|_, addresses| addresses.values().any(|nodes| nodes.contains(&self.own)));
         let (mut steps, mut failed) = (Vec::new(), None);
         let gone: Vec<u32> =
@@ -101,12 +101,12 @@ impl Speakers {
             }
             if !self.on.contains_key(&device) {
                 let held = held.clone().filter(|(other, _)| *other == device).map(|(_, address)| *address);
-                let speaker = self.begin(device, name, held, grace, now)?;
+                let speaker = self.begin(device, name, held, rules, now)?;
                 self.on.insert(device, speaker);
             }
             let Some(speaker) = self.on.get_mut(&device) else { continue };
             speaker.follow(link, address, routers(device, network), &keys);
-            speaker.allow(addresses, grace, now);
+            speaker.allow(addresses, rules, now);
         }
         Ok((steps, failed))
     }
@@ -117,13 +117,13 @@ impl Speakers {
         device: u32,
         name: &str,
         held: impl Iterator<Item = IpAddr>,
-        grace: Duration,
+        rules: Rules,
         now: Instant,
     ) -> Result<Speaker, TableError> {
         let before = self.segments.look_up(&device)?.filter(|entry| entry.node == self.own);
         let boot = before.map_or_else(random, |entry| entry.boot);
         let entry = Entry { node: self.own, boot, ..before.unwrap_or_default() };
-        let mut ownership = Segment::new(self.own, Rules { grace }, random(), now_ns(), now);
+        let mut ownership = Segment::new(self.own, rules, random(), now_ns(), now);
         for address in held {
             if let Some(epoch) = self.bids.epoch(&(device, address))? {
                 ownership.adopt(address, epoch, now);

@@ -6,7 +6,7 @@ use crate::model::advertisement::AdvertisementSpec;
 use crate::model::cluster::{AddressRange, PoolSpec, PoolsClosed};
 use crate::model::{Cluster, Kind, ObjectRef, Problem};
 use crate::sources::kubernetes::Source;
-use crate::sources::kubernetes::api::announcement::{AnnouncementRule, AnnouncementSpec, text};
+use crate::sources::kubernetes::api::announcement::{AnnouncementRule, AnnouncementSpec, seconds, text};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,8 +34,11 @@ pub(in crate::controller) struct Basis<'a> {
 /// Returns what the object is to say, and what is wrong with what it follows from; `None`: that is not known.
 pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementSpec>, Vec<Problem>) {
     let policy = &basis.cluster.policy;
-    let agent_grace_seconds = i64::try_from(policy.announcing.grace.as_secs()).unwrap_or(i64::MAX);
-    let mut spec = AnnouncementSpec { agent_grace_seconds, ..AnnouncementSpec::default() };
+    let mut spec = AnnouncementSpec {
+        agent_grace_seconds: seconds(policy.announcing.grace),
+        rebalance_after_seconds: policy.announcing.rebalance.map(seconds),
+        ..AnnouncementSpec::default()
+    };
     if !policy.announces() {
         return (Some(spec), Vec::new());
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::NodeId;
-use super::precedence::digest;
+use super::precedence::{DOUBTS, digest};
 
 /// What was opened within this time before the device was found to be cut off is doubted.
 const DOUBTED: Duration = Duration::from_secs(1);
@@ -28,6 +28,9 @@ pub(super) struct Addresses {
 struct Entry {
     /// Empty: not served here.
     candidates: Arc<[NodeId]>,
+    /// Since when there have been candidates, and those that came later.
+    since: Option<Instant>,
+    later: Vec<(NodeId, Instant)>,
     is_candidate: bool,
     /// The tables of others contain it with these epochs.
     claims: Vec<(NodeId, u64)>,
@@ -58,27 +61,53 @@ impl Held {
     }
 }
 
+impl Entry {
+    /// Follows who the candidates are. Returns whether they are others.
+    fn follow(&mut self, candidates: Arc<[NodeId]>, now: Instant) -> bool {
+        if self.candidates == candidates {
+            return false;
+        }
+        if self.candidates.is_empty() {
+            (self.since, self.later) = (Some(now), Vec::new());
+        } else {
+            self.later.retain(|(node, _)| candidates.contains(node));
+            let new = candidates.iter().filter(|node| !self.candidates.contains(node));
+            self.later.extend(new.map(|node| (*node, now)));
+        }
+        self.candidates = candidates;
+        true
+    }
+}
+
 impl Addresses {
-    /// Follows what is served here. Returns addresses for which this node is no candidate any more.
-    pub(super) fn want(&mut self, wanted: BTreeMap<IpAddr, Arc<[NodeId]>>, own: NodeId) -> Vec<IpAddr> {
+    /// Follows what is served here. Returns addresses for which this node is no candidate any more, and whether any has other
+    /// candidates.
+    pub(super) fn want(
+        &mut self,
+        wanted: BTreeMap<IpAddr, Arc<[NodeId]>>,
+        own: NodeId,
+        now: Instant,
+    ) -> (Vec<IpAddr>, bool) {
         let is_lost = |address: &IpAddr| !wanted.get(address).is_some_and(|nodes| nodes.contains(&own));
         let before = self.entries.iter().filter(|(_, entry)| entry.is_candidate).map(|(address, _)| *address);
         let lost: BTreeSet<IpAddr> = before.chain(self.held.keys().copied()).filter(is_lost).collect();
         let unwanted: Vec<IpAddr> =
             self.entries.keys().filter(|address| !wanted.contains_key(address)).copied().collect();
+        let mut is_changed = false;
         for address in unwanted {
             let Some(entry) = self.entries.get_mut(&address) else { continue };
-            (entry.candidates, entry.is_candidate, entry.conflict) = (Arc::default(), false, None);
+            is_changed |= entry.follow(Arc::default(), now);
+            (entry.is_candidate, entry.conflict) = (false, None);
             self.tidy(&address);
         }
         self.concerned = 0;
         for (address, candidates) in wanted {
             let entry = self.entries.entry(address).or_default();
             entry.is_candidate = candidates.contains(&own);
-            entry.candidates = candidates;
+            is_changed |= entry.follow(candidates, now);
             self.concerned += usize::from(entry.is_candidate);
         }
-        lost.into_iter().collect()
+        (lost.into_iter().collect(), is_changed)
     }
 
     /// Forgets an address about which nothing is left to know.
@@ -106,6 +135,18 @@ impl Addresses {
 
     pub(super) fn candidates(&self, address: &IpAddr) -> &[NodeId] {
         self.entries.get(address).map_or(&[], |entry| &entry.candidates)
+    }
+
+    /// Returns since when a node has been a candidate; `None`: it is none.
+    pub(super) fn candidate_since(&self, address: &IpAddr, node: NodeId) -> Option<Instant> {
+        let entry = self.entries.get(address).filter(|entry| entry.candidates.contains(&node))?;
+        let later = entry.later.iter().find(|(candidate, _)| *candidate == node).map(|(_, since)| *since);
+        later.or(entry.since)
+    }
+
+    /// Returns all addresses of which something is known.
+    pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
+        self.entries.keys().copied()
     }
 
     /// Returns which other nodes have it in their tables, with which epochs.
@@ -197,8 +238,10 @@ impl Addresses {
         self.held.get(address)
     }
 
+    /// Returns what others compare with the table that they know. While something is doubted, it fits none: this node answers for more
+    /// than its table says.
     pub(super) fn digest(&self) -> u64 {
-        self.digest
+        self.digest.wrapping_add(if self.has_doubts() { DOUBTS } else { 0 })
     }
 
     pub(super) fn hold(&mut self, address: IpAddr, held: Held) {

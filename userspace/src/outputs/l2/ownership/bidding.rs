@@ -20,6 +20,8 @@ const PROBES_AT_ONCE: usize = 100;
 const LIVING: Duration = Duration::from_secs(3);
 /// Between two looks at what an address waits for.
 const LOOK: Duration = Duration::from_millis(20);
+/// The same for what was released, for which nobody answers.
+const LOOK_SOON: Duration = Duration::from_millis(5);
 
 /// Why an address may be bid for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ enum Step {
     Wait(Duration),
     Probe,
     Bid,
+    /// A probe and the bid together: it is opened only once the probe would have been answered.
+    BidAndProbe,
 }
 
 /// A living node: when its table was last confirmed, and whether its agent lives.
@@ -158,6 +162,7 @@ impl Segment {
     pub(super) fn bid(&mut self, now: Instant, probes: &mut Vec<IpAddr>) {
         while let Some(address) = self.addresses.open(now) {
             self.outgoing.opens.insert(address);
+            self.moves.disturb(now);
         }
         while let Some(address) = self.pursuits.take_check(now) {
             probes.push(address);
@@ -180,17 +185,22 @@ impl Segment {
                     probes.push(address);
                     self.pursuits.requeue(address, now + PROBE);
                 }
-                Step::Probe => self.pursuits.requeue(address, now + PROBE),
-                Step::Bid => {
-                    self.pursuits.end(&address);
-                    let epoch = self.addresses.next_epoch(&address);
-                    self.hold(
-                        address,
-                        Held { epoch, since: HeldSince::Settles(now + SETTLE), is_doubted: false },
-                    );
+                Step::BidAndProbe if self.pursuits.may_probe(now) => {
+                    probes.push(address);
+                    self.bid_for(address, PROBE, now);
                 }
+                Step::Probe | Step::BidAndProbe => self.pursuits.requeue(address, now + PROBE),
+                Step::Bid => self.bid_for(address, SETTLE, now),
             }
         }
+    }
+
+    /// Bids for an address, to open it after this time.
+    fn bid_for(&mut self, address: IpAddr, settles: Duration, now: Instant) {
+        self.moves.disturb(now);
+        self.pursuits.end(&address);
+        let epoch = self.addresses.next_epoch(&address);
+        self.hold(address, Held { epoch, since: HeldSince::Settles(now + settles), is_doubted: false });
     }
 
     fn living(&self, now: Instant) -> impl Iterator<Item = Living> {
@@ -235,14 +245,19 @@ impl Segment {
             _ if unknown.clone().any(|other| !other.has_agent) => PROBES_UNKNOWN,
             Cause::Free => PROBES,
             _ if waits.is_some() => PROBES,
-            Cause::Released { .. } => 1,
+            // Who released it may not have closed it: that is probed beside the bid.
+            Cause::Released { .. } => 0,
             // Its kernel may know another grace, or of no other candidate.
             Cause::Void { by_gate, .. } => by_gate.into(),
         };
         if waits.is_some_and(|wait| now < own_turn + wait) {
             self.heartbeats.hurry();
-            return Step::Wait(LOOK);
+            return Step::Wait(if by.is_some() { LOOK_SOON } else { LOOK });
         }
-        if pursuit.probes < probes { Step::Probe } else { Step::Bid }
+        match pursuit.cause {
+            _ if pursuit.probes < probes => Step::Probe,
+            Cause::Released { .. } if pursuit.probes == 0 => Step::BidAndProbe,
+            _ => Step::Bid,
+        }
     }
 }

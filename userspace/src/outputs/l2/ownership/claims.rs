@@ -17,6 +17,7 @@ impl Segment {
     /// Another node holds an address.
     pub(super) fn claim(&mut self, address: IpAddr, from: NodeId, epoch: u64, now: Instant) {
         let own = self.own;
+        self.moves.disturb(now);
         self.addresses.claim(address, from, epoch);
         self.pursuits.end(&address);
         let Some(held) = self.addresses.held_at(&address) else { return };
@@ -46,6 +47,7 @@ impl Segment {
 
     /// Another node does not hold an address any more: `is_said` by a table of its own, or it lost its memory.
     pub(super) fn unclaim(&mut self, address: IpAddr, from: NodeId, is_said: bool, now: Instant) {
+        self.moves.disturb(now);
         self.addresses.unclaim(address, from);
         match self.addresses.held_at(&address) {
             // It answered for it until now, or did so until it was cut off.
@@ -74,6 +76,7 @@ impl Segment {
 
     /// What was seen before says nothing about those who are silent now: everything is observed again from here on.
     pub(super) fn restart(&mut self, now: Instant) {
+        self.moves.disturb(now);
         let last_turn = self.heartbeats.last_turn();
         let mut revived = Vec::new();
         for (node, peer) in &mut self.peers {

@@ -22,6 +22,10 @@ mod outgoing;
 mod suspicion;
 /// From an address that nobody holds to a bid.
 mod bidding;
+/// From an owner to the candidate that comes first.
+mod moves;
+/// What is known of an address, for people.
+mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +37,7 @@ use std::time::{Duration, Instant};
 use addresses::{Addresses, Held, HeldSince};
 use bidding::{Cause, Pursuits};
 use heartbeats::Heartbeats;
+use moves::Moves;
 use outgoing::Outgoing;
 use peers::Peer;
 
@@ -73,10 +78,12 @@ const AGAIN: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// What the cluster agreed on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::outputs::l2) struct Rules {
     /// The age of an agent's stamp at which its kernel stops answering; 0: it never does.
     pub(in crate::outputs::l2) grace: Duration,
+    /// How long the first candidate of an address has to live before its owner leaves it to that one; `None`: for ever.
+    pub(in crate::outputs::l2) rebalance: Option<Duration>,
 }
 
 /// A frame to all, or to one.
@@ -152,6 +159,7 @@ pub(in crate::outputs::l2) struct Segment {
     members: BTreeSet<NodeId>,
     addresses: Addresses,
     pursuits: Pursuits,
+    moves: Moves,
     outgoing: Outgoing,
     is_isolated: bool,
     is_released: bool,
@@ -175,6 +183,7 @@ impl Segment {
             members: BTreeSet::new(),
             addresses: Addresses::default(),
             pursuits: Pursuits::default(),
+            moves: Moves::new(now),
             outgoing: Outgoing::new(version),
             is_isolated: false,
             is_released: false,
@@ -183,7 +192,10 @@ impl Segment {
 
     /// Follows a change of the rules.
     pub(in crate::outputs::l2) fn follow(&mut self, rules: Rules) {
-        self.rules = rules;
+        if self.rules != rules {
+            self.rules = rules;
+            self.moves.reconsider();
+        }
     }
 
     /// What the maps held when the agent started: held on, until a higher claim is known.
@@ -202,7 +214,11 @@ impl Segment {
         }
         self.members = wanted.values().flat_map(|nodes| nodes.iter().copied()).collect();
         let own = self.own;
-        for address in self.addresses.want(wanted, own) {
+        let (lost, is_changed) = self.addresses.want(wanted, own, now);
+        if is_changed {
+            self.moves.disturb(now);
+        }
+        for address in lost {
             self.pursuits.end(&address);
             self.let_go(address);
             self.addresses.tidy(&address);
@@ -271,6 +287,7 @@ impl Segment {
                 None => self.unclaim(address, from, true, now),
             }
         }
+        self.yield_to(from);
     }
 
     /// Another node asks for the own table.
@@ -312,6 +329,7 @@ impl Segment {
             frames.extend(asks.map(|nonce| Frame::Ask { nonce }));
             self.suspect(now, &mut probes);
             self.bid(now, &mut probes);
+            self.rebalance(now);
         } else {
             self.heartbeats.pause();
         }
@@ -341,7 +359,9 @@ impl Segment {
         let peers = self.peers.values().filter_map(Peer::due).filter(|_| self.heartbeats.next().is_some());
         let bids = self.pursuits.due().filter(|_| !self.is_isolated);
         let bids = bids.map(|due| due.max(self.heartbeats.listens_until()));
-        let times = [self.heartbeats.next(), self.outgoing.next_repeat(), bids, self.heartbeats.sure(turned)];
+        let moves = self.rules.rebalance.and(self.moves.due()).filter(|_| self.heartbeats.next().is_some());
+        let sure = self.heartbeats.sure(turned);
+        let times = [self.heartbeats.next(), self.outgoing.next_repeat(), bids, moves, sure];
         let times = times.into_iter().flatten().chain(peers).chain(self.addresses.opens());
         times.min().unwrap_or(turned + IDLE)
     }
@@ -355,31 +375,5 @@ impl Segment {
     /// gate. Ask this after [`Self::turn`].
     pub(in crate::outputs::l2) fn may_stamp(&self) -> bool {
         self.heartbeats.is_sure() || self.addresses.held().next().is_none()
-    }
-
-    /// Who announces an address.
-    pub(in crate::outputs::l2) fn standing(&self, address: &IpAddr) -> Standing {
-        if let Some(Held { epoch, since: HeldSince::Open(since), .. }) = self.addresses.held_at(address) {
-            return Standing::Here { epoch: *epoch, since: *since };
-        }
-        if let Some((node, epoch)) = self.holder(address) {
-            return Standing::Elsewhere { node, epoch };
-        }
-        match self.addresses.conflict(address) {
-            Some(link) => Standing::Conflict { link },
-            None => Standing::Nobody { why: self.why_not(address) },
-        }
-    }
-
-    fn why_not(&self, address: &IpAddr) -> &'static str {
-        if self.is_released {
-            "this node leaves"
-        } else if !self.addresses.is_candidate(address) {
-            "this node is no candidate"
-        } else if self.is_isolated {
-            "nothing is received on the device"
-        } else {
-            "the others are asked, and candidates that come first may bid before"
-        }
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::precedence::digest;
+use super::precedence::{DOUBTS, digest};
 use super::{ALIVE, Answer, CLOSED, PROBE, REPEAT, STOPPED, TURN, UNANSWERED};
 
 /// Another node of the segment.
@@ -14,8 +14,7 @@ pub(super) struct Peer {
     gate: Gate,
     /// The last answer: when it was asked for, and the digest in it.
     answered: Option<(Instant, u64)>,
-    /// When something fresh came from it.
-    last: Instant,
+    life: Life,
     /// Heartbeats since then.
     unanswered: u8,
     /// When the last one of them was sent.
@@ -26,8 +25,8 @@ pub(super) struct Peer {
     received: Option<Instant>,
     /// A table of a boot that no answer has shown yet.
     early: Option<Early>,
-    /// It is new or was gone, and what it has held since then is not known.
-    is_unknown: bool,
+    /// Since it is known, was gone or its agent lived, it has not been probed what it holds.
+    is_unchecked: bool,
 }
 
 /// What another node holds.
@@ -59,6 +58,23 @@ pub(super) enum Silence {
         next: Instant,
     },
     Gone,
+}
+
+/// What shows that another node lives.
+#[derive(Debug)]
+struct Life {
+    /// When something fresh came from it.
+    last: Instant,
+    /// Since when it has lived, and its agent.
+    steady: Instant,
+    /// That is news.
+    is_new: bool,
+}
+
+impl Life {
+    fn begin(&mut self, now: Instant) {
+        (self.steady, self.is_new) = (now, true);
+    }
 }
 
 /// The kernel gate of another node.
@@ -107,24 +123,34 @@ impl Peer {
             silence: Silence::Not,
             gate: Gate::default(),
             answered: None,
-            last: now,
+            life: Life { last: now, steady: now, is_new: true },
             unanswered: 0,
             asked: now,
             requested: None,
             received: None,
             early: None,
-            is_unknown: true,
+            is_unchecked: true,
         }
     }
 
     /// Whether something came from it lately.
     pub(super) fn is_alive(&self, now: Instant) -> bool {
-        self.silence != Silence::Gone && now.saturating_duration_since(self.last) < ALIVE
+        self.silence != Silence::Gone && now.saturating_duration_since(self.life.last) < ALIVE
     }
 
     /// Whether its agent would bid.
     pub(super) fn may_bid(&self, now: Instant) -> bool {
         self.is_alive(now) && self.gate.age < TURN
+    }
+
+    /// Since when it and its agent have lived without interruption; `None`: they do not.
+    pub(super) fn steady(&self, now: Instant) -> Option<Instant> {
+        self.may_bid(now).then_some(self.life.steady)
+    }
+
+    /// Whether it has come, or come back, since the last call.
+    pub(super) fn takes_new(&mut self) -> bool {
+        std::mem::take(&mut self.life.is_new)
     }
 
     /// Whether its kernel answers for what it held, and its agent is stopped or dead.
@@ -133,9 +159,9 @@ impl Peer {
         self.is_alive(now) && self.gate.age >= STOPPED && is_open
     }
 
-    /// Whether it is new or was gone, and its table is not known since then. The next call returns false.
-    pub(super) fn takes_unknown(&mut self) -> bool {
-        std::mem::take(&mut self.is_unknown) && self.confirmed().is_none()
+    /// Whether what it holds is neither known nor was probed. The next call returns false, until its agent lives or it is gone.
+    pub(super) fn takes_unchecked(&mut self) -> bool {
+        self.confirmed().is_none() && std::mem::take(&mut self.is_unchecked)
     }
 
     /// Whether what it holds may be bid for.
@@ -146,6 +172,11 @@ impl Peer {
     /// When the heartbeat was sent whose answer shows that its table is the one that is known here.
     pub(super) fn confirmed(&self) -> Option<Instant> {
         self.answered.filter(|(_, digest)| *digest == self.table.digest).map(|(asked, _)| asked)
+    }
+
+    /// Whether it doubts something that it answers for, and the rest is known.
+    pub(super) fn has_doubts(&self) -> bool {
+        self.answered.is_some_and(|(_, digest)| digest == self.table.digest.wrapping_add(DOUBTS))
     }
 
     /// Whether an answer counts: one of another boot must be to a later heartbeat than the last. So two devices of one node on one
@@ -173,7 +204,8 @@ impl Peer {
     /// Returns the table that was put aside, and its version, if the answer shows that it is the present one.
     pub(super) fn takes_early(&mut self, answer: &Answer) -> Option<(u64, Vec<(IpAddr, u64)>)> {
         let is_present = |early: &mut Early| {
-            early.boot == answer.boot && digest_of(early.bids.iter().copied()) == answer.digest
+            let digest = digest_of(early.bids.iter().copied());
+            early.boot == answer.boot && [digest, digest.wrapping_add(DOUBTS)].contains(&answer.digest)
         };
         self.early.take_if(is_present).map(|early| (early.version, early.bids))
     }
@@ -190,7 +222,11 @@ impl Peer {
         self.link = Some(answer.link);
         if self.answered.is_none_or(|(last, _)| last <= asked) {
             self.answered = Some((asked, answer.digest));
+            if self.gate.age >= TURN && answer.stamp_age < TURN {
+                self.life.begin(now);
+            }
             self.gate.age = answer.stamp_age;
+            self.is_unchecked |= answer.stamp_age < STOPPED;
             if grace.is_zero() || answer.stamp_age <= grace {
                 (self.gate.closed, self.gate.is_void) = (None, false);
             } else {
@@ -202,17 +238,23 @@ impl Peer {
 
     /// A table came. Only one that is new, or was requested, shows that the node lives.
     pub(super) fn sent_table(&mut self, version: u64, now: Instant) {
-        (self.received, self.is_unknown) = (Some(now), false);
+        self.received = Some(now);
         let is_requested = self.requested.is_some_and(|time| now < time + REPEAT);
         if is_requested || self.table.version.is_none_or(|known| known < version) {
             self.lives(now);
             // Its agent lives too.
+            if self.gate.age >= TURN {
+                self.life.begin(now);
+            }
             self.gate = Gate::default();
         }
     }
 
     fn lives(&mut self, now: Instant) {
-        (self.last, self.unanswered, self.silence) = (now, 0, Silence::Not);
+        if !self.is_alive(now) {
+            self.life.begin(now);
+        }
+        (self.life.last, self.unanswered, self.silence) = (now, 0, Silence::Not);
     }
 
     /// An address of it is answered for, though it does not answer heartbeats.
@@ -224,7 +266,7 @@ impl Peer {
     pub(super) fn restart(&mut self, last_turn: Option<Instant>, now: Instant) -> bool {
         let was_void = self.is_void();
         if last_turn.is_some_and(|last| self.is_alive(last)) {
-            self.last = now;
+            self.life.last = now;
         }
         self.veto();
         (self.gate.closed, self.gate.is_void) = (None, false);
@@ -238,7 +280,7 @@ impl Peer {
 
     /// It is gone, and nobody answers for its addresses.
     pub(super) fn is_gone(&mut self) {
-        (self.silence, self.gate, self.is_unknown) = (Silence::Gone, Gate::default(), true);
+        (self.silence, self.gate, self.is_unchecked) = (Silence::Gone, Gate::default(), true);
     }
 
     /// Whether its gate has been closed for long enough since the last call.

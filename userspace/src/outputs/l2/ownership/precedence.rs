@@ -4,6 +4,9 @@ use common::decide::maglev::mix;
 
 use super::NodeId;
 
+/// Is added to the digest of a table while its node answers for more, which it doubts.
+pub(super) const DOUBTS: u64 = 0x6a09_e667_f3bc_c909;
+
 /// Returns the bits of an address.
 fn bits(address: &IpAddr) -> u64 {
     let whole = match address {

@@ -115,7 +115,7 @@ impl Segment {
         if peer.confirmed().is_some() {
             let claims: Vec<IpAddr> = peer.table.claims.keys().copied().collect();
             claims.into_iter().for_each(|address| self.let_go(address));
-        } else if peer.takes_unknown() {
+        } else if peer.takes_unchecked() {
             self.pursuits.check(self.addresses.held().map(|(address, _)| address));
         }
     }
@@ -125,6 +125,10 @@ impl Segment {
         if self.addresses.has_doubts() {
             let its: Vec<IpAddr> = self.addresses.doubted_of(node).collect();
             its.into_iter().for_each(|address| self.let_go(address));
+        }
+        // It was cut off, too. Both may have taken the same, which neither table says: the higher claim is to win.
+        if self.peers.get(&node).is_some_and(super::Peer::has_doubts) && self.addresses.trust() {
+            self.outgoing.is_changed = true;
         }
     }
 }

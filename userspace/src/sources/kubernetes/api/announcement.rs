@@ -31,6 +31,9 @@ pub const NAME: &str = "vestibule";
 pub struct AnnouncementSpec {
     /// For how many seconds a node whose agent is dead goes on answering, while others could.
     pub agent_grace_seconds: i64,
+    /// For how many seconds the first candidate of an address has to live before its owner leaves it to that one; not set: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebalance_after_seconds: Option<i64>,
     /// The nodes of agents, sorted. A node joins when its agent's Lease appears, and leaves when the Node or that Lease is deleted.
     #[serde(default)]
     pub members: Vec<String>,
@@ -75,7 +78,8 @@ impl AnnouncementSpec {
             origin: String::new(),
         };
         Self {
-            agent_grace_seconds: i64::try_from(announcement.grace.as_secs()).unwrap_or(i64::MAX),
+            agent_grace_seconds: seconds(announcement.grace),
+            rebalance_after_seconds: announcement.rebalance.map(seconds),
             members: texts(&announcement.members),
             rules: announcement.rules.iter().map(rule).collect(),
         }
@@ -97,7 +101,12 @@ impl AnnouncementSpec {
             let (nodes, interfaces) = (arcs(&rule.nodes), arcs(&rule.interfaces));
             rules.push(Rule { addresses: ranges.collect::<Result<_, _>>()?, nodes, interfaces });
         }
-        Ok(Model { grace: Duration::from_secs(grace), members: arcs(&self.members), rules })
+        let rebalance = self.rebalance_after_seconds.map(|seconds| {
+            let time = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+            time.ok_or_else(|| ("spec.rebalanceAfterSeconds".to_owned(), format!("{seconds} is no time")))
+        });
+        let rebalance = rebalance.transpose()?.map(Duration::from_secs);
+        Ok(Model { grace: Duration::from_secs(grace), rebalance, members: arcs(&self.members), rules })
     }
 }
 
@@ -107,6 +116,11 @@ impl AnnouncementRule {
         let ranges = self.addresses.iter().map(|text| range(text).ok()).collect::<Option<Vec<_>>>();
         ranges.filter(|ranges| !ranges.is_empty())
     }
+}
+
+/// Returns a time as the object has it.
+pub(crate) fn seconds(time: Duration) -> i64 {
+    i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Returns a range as its network, or as its ends.
@@ -156,6 +170,7 @@ mod tests {
         };
         let meant = Model {
             grace: Duration::from_secs(15),
+            rebalance: Some(Duration::from_secs(600)),
             members: vec!["a".into(), "b".into()],
             rules: vec![some, Rule::default()],
         };
@@ -189,6 +204,13 @@ mod tests {
         assert!(spec(1, "192.0.2.0/28").read().is_ok());
         let field = |spec: AnnouncementSpec| spec.read().unwrap_err().0;
         assert_eq!(field(spec(0, "192.0.2.0/28")), "spec.agentGraceSeconds");
+        let at_once = AnnouncementSpec { rebalance_after_seconds: Some(0), ..spec(1, "192.0.2.0/28") };
+        assert_eq!(field(at_once), "spec.rebalanceAfterSeconds");
+        assert_eq!(
+            spec(1, "192.0.2.0/28").read().unwrap().rebalance,
+            None,
+            "as a controller wrote it that knows no such time"
+        );
         for address in ["", "192.0.2.1", "192.0.2.9-192.0.2.1", "192.0.2.1-2001:db8::1", "127.0.0.0/8"] {
             assert_eq!(field(spec(1, address)), "spec.rules[0].addresses[0]", "{address}");
         }

@@ -36,7 +36,7 @@ fn an_address_of_a_pool_that_is_gone_is_not_the_charts() {
     };
     this.said = Some(AnnouncementSpec { rules: vec![own("203.0.113.9/32")], ..AnnouncementSpec::default() });
     expect![[r#"
-        15 s, ["a", "b", "c"]
+        15 s, Some(600) s, ["a", "b", "c"]
         addresses.l2: 192.0.2.0/28 203.0.113.7/32 203.0.113.9/32 on [] []
     "#]]
     .assert_eq(&this.text());
@@ -55,7 +55,7 @@ fn an_address_that_its_pool_lost_is_announced_by_what_announced_it() {
     let p = || pool("p", &["198.51.100.0/28"], json!({}));
     this.script.list_pools(&[p(), pool("q", &["198.51.100.20-198.51.100.22"], json!({}))]);
     expect![[r#"
-        15 s, ["a", "b", "c"]
+        15 s, Some(600) s, ["a", "b", "c"]
         addresses.l2: 192.0.2.0/28 on [] []
         L2Advertisement metallb-system/p: 198.51.100.0/28 on [] []
         L2Advertisement metallb-system/q: 198.51.100.20-198.51.100.22 198.51.100.25/32 on [] ["eth0"]
@@ -103,7 +103,7 @@ fn what_no_controller_writes_is_not_kept() {
     ];
     this.said = Some(AnnouncementSpec { rules, ..AnnouncementSpec::default() });
     expect![[r#"
-        15 s, ["a", "b", "c"]
+        15 s, Some(600) s, ["a", "b", "c"]
         addresses.l2: 192.0.2.0/28 on [] []
         L2Advertisement metallb-system/p: 198.51.100.0/28 on [] []
     "#]]

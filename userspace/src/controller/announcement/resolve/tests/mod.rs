@@ -114,7 +114,8 @@ impl Scene {
 }
 
 fn said(spec: &AnnouncementSpec) -> String {
-    let mut text = format!("{} s, {:?}\n", spec.agent_grace_seconds, spec.members);
+    let mut text =
+        format!("{} s, {:?} s, {:?}\n", spec.agent_grace_seconds, spec.rebalance_after_seconds, spec.members);
     for AnnouncementRule { addresses, nodes, interfaces, origin } in &spec.rules {
         writeln!(text, "{origin}: {} on {nodes:?} {interfaces:?}", addresses.join(" ")).unwrap();
     }
@@ -127,16 +128,17 @@ fn closed(was_seen: bool) -> Option<PoolsClosed> {
 
 #[test]
 fn the_charts_ranges_are_announced_where_it_says_so_and_nothing_where_nobody_does() {
-    let own = AnnouncingPolicy { own_ranges: true, grace: std::time::Duration::from_secs(2) };
+    let own =
+        AnnouncingPolicy { own_ranges: true, grace: std::time::Duration::from_secs(2), rebalance: None };
     let without = Policy { pools: PoolPolicy::default(), ..policy() };
     let told = |announcing| Scene::of(Policy { announcing, ..without.clone() }).text();
     expect![[r#"
-        2 s, ["a", "b", "c"]
+        2 s, None s, ["a", "b", "c"]
         addresses.l2: 192.0.2.0/28 on [] []
     "#]]
     .assert_eq(&told(own));
     expect![[r#"
-        15 s, []
+        15 s, Some(600) s, []
     "#]]
     .assert_eq(&told(AnnouncingPolicy::default()));
     // No range is no rule: one without addresses covers every address.
@@ -153,20 +155,20 @@ fn who_has_a_lease_and_a_node_is_a_member_and_who_is_left_out_announces_nothing(
     let mut unavailable = node("c", json!({}));
     unavailable["status"] = json!({ "conditions": condition });
     expect![[r#"
-        15 s, ["b", "c"]
+        15 s, Some(600) s, ["b", "c"]
         addresses.l2: 192.0.2.0/28 on [] []
     "#]]
     .assert_eq(&this.text());
     this.script.list_nodes(&[node("a", json!({})), node("b", json!({})), unavailable.clone()]);
     expect![[r#"
-        15 s, ["b", "c"]
+        15 s, Some(600) s, ["b", "c"]
         addresses.l2: 192.0.2.0/28 on ["b"] []
     "#]]
     .assert_eq(&this.text());
     // A rule that names nobody would name all.
     this.script.list_nodes(&[node("a", json!({})), node("b", excluded), unavailable]);
     expect![[r#"
-        15 s, ["b", "c"]
+        15 s, Some(600) s, ["b", "c"]
     "#]]
     .assert_eq(&this.text());
 }
@@ -211,7 +213,7 @@ fn advertisements_and_pools_count_in_their_own_namespace_if_it_is_read() {
     let all = || advertisement("x", json!({}));
     this.script.list_advertisements(&[all(), of("other", all())]);
     expect![[r#"
-        15 s, ["a", "b", "c"]
+        15 s, Some(600) s, ["a", "b", "c"]
         addresses.l2: 192.0.2.0/28 on [] []
         L2Advertisement metallb-system/x: 198.51.100.0/28 on [] []
     "#]]
@@ -228,7 +230,7 @@ fn an_address_that_no_range_has_any_more_is_announced_by_what_covers_all() {
         advertisement("some", json!({"ipAddressPools": ["q"]})),
     ]);
     expect![[r#"
-        15 s, ["a", "b", "c"]
+        15 s, Some(600) s, ["a", "b", "c"]
         addresses.l2: 192.0.2.0/28 203.0.113.7/32 on [] []
         L2Advertisement metallb-system/all: 198.51.100.0/28 2001:db8::/120 198.51.100.20-198.51.100.25 203.0.113.7/32 on [] []
         L2Advertisement metallb-system/some: 198.51.100.20-198.51.100.25 on [] []
@@ -244,7 +246,7 @@ fn while_metallb_runs_its_advertisements_count_as_absent() {
     assert_eq!(this.said.as_ref().unwrap().rules.len(), 2);
     this.metallb = closed(true);
     expect![[r#"
-        15 s, ["a", "b", "c"]
+        15 s, Some(600) s, ["a", "b", "c"]
         addresses.l2: 192.0.2.0/28 on [] []
     "#]]
     .assert_eq(&this.text());
@@ -273,7 +275,7 @@ fn while_it_is_not_known_what_advertisements_say_they_say_what_they_said() {
     this.leases.remove("c");
     this.script.list_nodes(&[node("a", json!({})), node("b", json!({})), node("c", json!({}))]);
     expect![[r#"
-        15 s, ["a", "b"]
+        15 s, Some(600) s, ["a", "b"]
         addresses.l2: 192.0.2.0/28 on [] []
         L2Advertisement metallb-system/all: 198.51.100.20-198.51.100.25 on [] []
         L2Advertisement metallb-system/rack: 198.51.100.0/28 2001:db8::/120 198.51.100.20-198.51.100.25 on [] []
@@ -283,7 +285,7 @@ fn while_it_is_not_known_what_advertisements_say_they_say_what_they_said() {
     let excluded = json!({"node.kubernetes.io/exclude-from-external-load-balancers": ""});
     this.script.list_nodes(&[node("b", excluded), node("c", json!({}))]);
     expect![[r#"
-        15 s, ["b"]
+        15 s, Some(600) s, ["b"]
     "#]]
     .assert_eq(&this.text());
     // Of nodes alone nothing is known.

@@ -2,7 +2,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::lab::{GRACE, Lab, OTHER, OWN, addresses, bids, link, milliseconds};
-use crate::outputs::l2::ownership::{Action, Answer, Standing};
+use crate::outputs::l2::ownership::precedence::digest;
+use crate::outputs::l2::ownership::{Action, Answer, STOPPED, Standing};
 
 #[test]
 fn a_node_is_silent_after_five_heartbeats_and_two_probes_for_eight_addresses() {
@@ -132,7 +133,11 @@ fn what_a_node_took_while_it_was_cut_off_is_given_back() {
         lab.segment.isolated(true, lab.now);
         assert_eq!(lab.opened().len(), 2);
         lab.pass(3000);
-        assert_eq!(lab.segment.digest(), 0, "it is not in the table");
+        let tables = [0, held.iter().fold(0, |sum, address| digest(address, 5).wrapping_add(sum))];
+        assert!(
+            !tables.contains(&lab.segment.digest()),
+            "it is not in the table, and others do not rely on that"
+        );
         assert!(matches!(lab.segment.standing(&held[0]), Standing::Here { .. }), "and answered for");
         lab.segment.isolated(false, lab.now);
         lab.done();
@@ -148,7 +153,36 @@ fn what_a_node_took_while_it_was_cut_off_is_given_back() {
     let mut lab = cut_off();
     lab.pass(2000);
     assert!(matches!(lab.segment.standing(&held[0]), Standing::Here { epoch: 5, .. }));
-    assert_ne!(lab.segment.digest(), 0);
+    let table = held.iter().fold(0, |sum, address| digest(address, 5).wrapping_add(sum));
+    assert_eq!(lab.segment.digest(), table);
+}
+
+/// As one that doubts what it answers for, or whose last table was lost.
+#[test]
+fn where_an_agent_stopped_whose_table_is_not_known_its_node_is_probed_for_what_is_held_here() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::new().with(OTHER, &[]);
+    lab.want(&[address], &[OWN, OTHER]);
+    lab.pass(1500);
+    assert_eq!(lab.opened().len(), 1);
+    (lab.other(OTHER).bids, lab.other(OTHER).stamp_age) = (vec![(address, 2)], STOPPED);
+    lab.pass(200);
+    assert!(!matches!(lab.segment.standing(&address), Standing::Here { .. }), "its kernel answers for it");
+    // Once each time that it stops.
+    let mut lab = Lab::new().with(OTHER, &[]);
+    lab.want(&[address], &[OWN, OTHER]);
+    lab.pass(1500);
+    lab.other(OTHER).version = 0;
+    for stops in 1..4 {
+        lab.done();
+        lab.other(OTHER).bids = vec![(addresses(OTHER, OWN).next().unwrap(), stops)];
+        lab.other(OTHER).stamp_age = STOPPED;
+        lab.pass(1000);
+        lab.other(OTHER).stamp_age = milliseconds(0);
+        lab.pass(1000);
+        let probes = lab.done().into_iter().filter(|(_, action)| *action == Action::Probe(address));
+        assert_eq!(probes.count(), 1, "{stops}");
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@ const HISTORIES: u64 = 80;
 const PLANTED: u64 = 3 * HISTORIES;
 /// The time in which everything has to settle.
 const QUIET: Duration = Duration::from_secs(5);
+/// The same for a planned move, besides the time after which it is due.
+const MOVE: Duration = Duration::from_millis(1300);
 
 fn milliseconds(number: u64) -> Duration {
     Duration::from_millis(number)
@@ -139,6 +141,11 @@ fn play(lan: &mut Lan) -> Result<Shown, String> {
     calm(lan, &wanted);
     lan.pass(QUIET);
     breach(lan)?;
+    if let Some(after) = lan.rules.rebalance {
+        lan.pass(after * 3 + MOVE * u32::try_from(wanted.len()).unwrap_or(u32::MAX));
+        breach(lan)?;
+        laws::preferred(lan)?;
+    }
     laws::settled(lan)?;
     let moves = std::mem::take(&mut lan.laws.moves);
     lan.pass(QUIET);
@@ -160,6 +167,7 @@ fn history(seed: u64, flaw: Option<Flaw>) -> Result<Shown, String> {
     let grace = milliseconds(if seed.is_multiple_of(3) { 4000 } else { 2000 });
     let mut lan = Lan::new(seed.wrapping_mul(0x1234_5677), nodes, grace);
     lan.flaw = flaw;
+    lan.rules.rebalance = (seed % 5 == 4).then_some(milliseconds(1500));
     lan.network.loss = [0, 0, 0, 20, 100][lan.dice.below(5)];
     lan.network.has_chatter = lan.dice.happens(700);
     if lan.dice.happens(300) {

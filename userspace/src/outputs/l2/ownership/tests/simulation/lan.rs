@@ -28,7 +28,7 @@ pub(super) struct Lan {
     pub(super) dice: Dice,
     pub(super) nodes: Vec<Node>,
     pub(super) network: Network,
-    pub(super) grace: Duration,
+    pub(super) rules: Rules,
     pub(super) flaw: Option<Flaw>,
     pub(super) laws: Laws,
     /// The longest that a turn is late.
@@ -51,7 +51,7 @@ impl Lan {
             network: Network::new(nodes.len()),
             laws: Laws::new(nodes.len()),
             nodes,
-            grace,
+            rules: Rules { grace, rebalance: None },
             flaw: None,
             jitter: Duration::from_millis(3),
             log: Vec::new(),
@@ -71,7 +71,7 @@ impl Lan {
     /// The numbers of the nodes that answer for an address.
     pub(super) fn answering(&self, address: &IpAddr) -> Vec<usize> {
         let nodes = self.nodes.iter().enumerate();
-        let nodes = nodes.filter(|(_, node)| node.answers(address, self.grace, self.flaw, self.now));
+        let nodes = nodes.filter(|(_, node)| node.answers(address, self.rules.grace, self.flaw, self.now));
         nodes.map(|(number, _)| number).collect()
     }
 
@@ -122,14 +122,14 @@ impl Lan {
     pub(super) fn start(&mut self, node: usize) {
         let time = self.base + self.now;
         let (seed, boot) = (self.dice.next(), self.dice.next());
-        let (now, grace) = (self.now, self.grace);
+        let (now, rules) = (self.now, self.rules);
         let this = &mut self.nodes[node];
         if !this.is_on || this.agent.is_some() {
             return;
         }
         let version =
             if self.flaw == Some(Flaw::OldVersions) { 0 } else { u64::try_from(now.as_nanos()).unwrap() };
-        let mut segment = Segment::new(this.id, Rules { grace }, seed, version, time);
+        let mut segment = Segment::new(this.id, rules, seed, version, time);
         if self.flaw == Some(Flaw::AdoptsNothing) {
             this.kernel.announced.clear();
         } else {
@@ -191,7 +191,7 @@ impl Lan {
 
     /// The kernel of a node receives a frame.
     fn arrive(&mut self, from: usize, to: usize, packet: Packet) {
-        let (now, grace, flaw) = (self.now, self.grace, self.flaw);
+        let (now, grace, flaw) = (self.now, self.rules.grace, self.flaw);
         let this = &mut self.nodes[to];
         if !this.is_on {
             return;
@@ -289,12 +289,16 @@ impl Lan {
                     self.nodes[node].kernel.announced.remove(&address);
                 }
                 self.note(format!("{node} closes {address}"));
+                self.laws.turnover.push((self.now, node, address, false));
                 self.laws.moves += 1;
             }
             Action::Open { address, epoch } => {
                 let before = self.nodes[node].kernel.announced.insert(address, epoch);
                 self.note(format!("{node} opens {address} {epoch}"));
-                self.laws.moves += usize::from(before != Some(epoch));
+                if before != Some(epoch) {
+                    self.laws.turnover.push((self.now, node, address, true));
+                    self.laws.moves += 1;
+                }
             }
             Action::Probe(address) => {
                 self.laws.probes += 1;

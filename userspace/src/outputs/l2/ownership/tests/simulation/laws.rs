@@ -3,6 +3,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::lan::Lan;
+use crate::outputs::l2::ownership::precedence::weight;
+use crate::outputs::l2::ownership::{NodeId, REPEAT};
 
 /// One heartbeat, its answer, a request for a table, the table, and their delays.
 const EXCUSED: Duration = Duration::from_millis(130);
@@ -18,10 +20,16 @@ pub(super) struct Laws {
     whole: Vec<Vec<Option<Duration>>>,
     /// Since when two nodes have answered for the same address.
     doubles: BTreeMap<(IpAddr, usize, usize), Duration>,
+    /// When a request for a table is sent again whose answer was lost last.
+    lossless: Duration,
+    /// The longest that a turn was late.
+    late: Duration,
     pub(super) breach: Option<String>,
     /// The longest that two nodes answered for the same address, however excused.
     pub(super) double: Duration,
     pub(super) moves: usize,
+    /// When which node closed or opened (`true`) what.
+    pub(super) turnover: Vec<(Duration, usize, IpAddr, bool)>,
     pub(super) probes: usize,
 }
 
@@ -32,10 +40,14 @@ impl Laws {
 }
 
 /// Law 1: two nodes answer for one address only while they are cut off from each other, and a heartbeat after that or after the
-/// return of one of them.
+/// return of one of them. Where frames are lost it takes longer, also for those that were lost before the loss ended.
 pub(super) fn check(lan: &mut Lan) {
     let now = lan.now;
     let count = lan.nodes.len();
+    lan.laws.late = lan.laws.late.max(lan.jitter);
+    if lan.network.loss > 0 {
+        lan.laws.lossless = now + REPEAT;
+    }
     for a in 0..count {
         for b in 0..a {
             let has_agent = lan.nodes[a].has_running_agent() || lan.nodes[b].has_running_agent();
@@ -58,7 +70,7 @@ pub(super) fn check(lan: &mut Lan) {
                 let Some(whole) = lan.laws.whole[*a][*b] else { continue };
                 let returned = lan.nodes[*a].returned.max(lan.nodes[*b].returned);
                 let has_loss = lan.network.loss > 0;
-                let excuse = whole.max(returned);
+                let excuse = whole.max(returned).max(lan.laws.lossless);
                 // One agent was stopped or dead when they met: that is known when its stamp has grown old.
                 let is_unattended = |node: &usize| {
                     let node = &lan.nodes[*node];
@@ -67,7 +79,10 @@ pub(super) fn check(lan: &mut Lan) {
                 let allowed = if is_unattended(a) || is_unattended(b) { UNATTENDED } else { EXCUSED };
                 let is_excused = match has_loss {
                     true => now <= excuse.max(since) + EXCUSED_WITH_LOSS,
-                    false => now <= excuse + allowed + 5 * lan.network.delay.1 && excuse > Duration::ZERO,
+                    false => {
+                        now <= excuse + allowed + 5 * lan.network.delay.1 + lan.laws.late
+                            && excuse > Duration::ZERO
+                    }
                 };
                 if !is_excused {
                     let text = format!(
@@ -79,6 +94,19 @@ pub(super) fn check(lan: &mut Lan) {
         }
     }
     lan.laws.doubles = doubles;
+}
+
+/// Law 3: the first of its candidates answers for each address. All nodes live.
+pub(super) fn preferred(lan: &Lan) -> Result<(), String> {
+    for (address, candidates) in &lan.nodes[0].wanted {
+        let number = |id: &NodeId| lan.nodes.iter().position(|node| node.id == *id);
+        let first = candidates.iter().max_by_key(|node| weight(address, **node)).and_then(number);
+        let answering = lan.answering(address);
+        if answering != Vec::from_iter(first) {
+            return Err(format!("{address}: {answering:?} answer, {first:?} comes first"));
+        }
+    }
+    Ok(())
 }
 
 /// Law 2: exactly one node answers for each address that has a candidate, and none for the rest. All nodes want the same.

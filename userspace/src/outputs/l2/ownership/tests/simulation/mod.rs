@@ -13,6 +13,8 @@ mod laws;
 mod histories;
 /// Histories with one subject each.
 mod stories;
+/// Planned moves.
+mod moves;
 
 use std::net::IpAddr;
 
