@@ -166,18 +166,22 @@ fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
         object(&objects, "ConfigMap", "vestibule")["data"]["vestibule.yaml"].as_str().unwrap().to_owned()
     };
     let without = file(&[]);
-    for unknown in ["l2", "agentGraceSeconds", "xdpDevices", "rebalance"] {
+    for unknown in ["l2", "agentGraceSeconds", "xdpDevices", "rebalance", "onIsolation"] {
         assert!(!without.contains(unknown), "{without}");
     }
-    let with = file(&["--set=addresses.l2=true,addresses.rebalanceAfter=never", "--set=agentGraceSeconds=2"]);
+    let with = file(&[
+        "--set=addresses.l2=true,addresses.rebalanceAfter=never,addresses.onIsolation=Hold",
+        "--set=agentGraceSeconds=2",
+    ]);
     assert!(with.contains("\n  l2: true\n") && with.contains("\nagentGraceSeconds: 2\n"), "{with}");
-    assert!(with.contains("\n  rebalanceAfter: never\n"), "{with}");
+    assert!(with.contains("\n  rebalanceAfter: never\n  onIsolation: Hold\n"), "{with}");
     for refused in [
         "agentGraceSeconds=0",
         "agentGraceSeconds=3601",
         "agentGraceSeconds=15s",
         "addresses.l2=1",
         "addresses.rebalanceAfter=10",
+        "addresses.onIsolation=hold",
     ] {
         assert!(template(&[&format!("--set={refused}")]).is_err(), "{refused}");
     }

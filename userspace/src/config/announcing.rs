@@ -15,15 +15,29 @@ const REBALANCES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::
 const NEVER: &str = "never";
 
 impl Check<'_> {
-    /// Checks `addresses.l2`, `agentGraceSeconds` and `addresses.rebalanceAfter`.
+    /// Checks `addresses.l2`, `agentGraceSeconds`, `addresses.rebalanceAfter` and `addresses.onIsolation`.
     pub(super) fn announcing(
         &mut self,
         l2: Option<bool>,
         grace: Option<i64>,
-        rebalance: Option<Text<'_>>,
+        (rebalance, on_isolation): (Option<Text<'_>>, Option<Text<'_>>),
     ) -> AnnouncingPolicy {
         let (grace, rebalance) = (self.grace(grace), self.rebalance(rebalance));
-        AnnouncingPolicy { own_ranges: l2.unwrap_or(false), grace, rebalance }
+        let withdraws = on_isolation.is_none_or(|text| self.withdraws(text));
+        AnnouncingPolicy { own_ranges: l2.unwrap_or(false), grace, rebalance, withdraws }
+    }
+
+    fn withdraws(&mut self, text: Text<'_>) -> bool {
+        match &*text {
+            "Hold" => return false,
+            "Withdraw" => {}
+            _ => {
+                let problem =
+                    Problem::error("addresses.onIsolation", "is no such action", "write Withdraw or Hold");
+                self.problems.push(problem.value(text));
+            }
+        }
+        true
     }
 
     fn grace(&mut self, seconds: Option<i64>) -> Duration {

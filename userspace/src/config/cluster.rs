@@ -68,6 +68,7 @@ struct RawAddresses<'a> {
     excluded: Option<Vec<Text<'a>>>,
     l2: Option<bool>,
     rebalance_after: Option<Text<'a>>,
+    on_isolation: Option<Text<'a>>,
 }
 
 /// `metallb`.
@@ -120,6 +121,7 @@ const ADDRESSES: &[(&str, Shape)] = &[
     ("excluded", Shape::List(&Shape::Text)),
     ("l2", Shape::Bool),
     ("rebalanceAfter", Shape::Text),
+    ("onIsolation", Shape::Text),
 ];
 
 const PROBE: &[(&str, Shape)] = &[
@@ -173,7 +175,8 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let classes = raw.load_balancer_classes.unwrap_or_default();
     let is_default = raw.default_load_balancer_class.unwrap_or(false);
     let load_balancers = ClassPolicy { others: check.classes(classes), is_default };
-    let announcing = check.announcing(addresses.l2, raw.agent_grace_seconds, addresses.rebalance_after);
+    let moves = (addresses.rebalance_after, addresses.on_isolation);
+    let announcing = check.announcing(addresses.l2, raw.agent_grace_seconds, moves);
     let policy = Policy {
         announcing,
         ranges,
@@ -446,14 +449,18 @@ savedState:
             own_ranges: false,
             grace: Duration::from_secs(15),
             rebalance: Some(Duration::from_mins(10)),
+            withdraws: true,
         };
         assert_eq!(read(FILE), preset);
         let set = read(
             "addresses: {ranges: [192.0.2.0/28], l2: true, rebalanceAfter: never}\nagentGraceSeconds: 2\n",
         );
         let grace = Duration::from_secs(2);
-        assert_eq!(set, AnnouncingPolicy { own_ranges: true, grace, rebalance: None });
+        assert_eq!(set, AnnouncingPolicy { own_ranges: true, grace, rebalance: None, withdraws: true });
         assert_eq!(read("addresses: {rebalanceAfter: 90s}\n").rebalance, Some(Duration::from_secs(90)));
+        assert!(!read("addresses: {onIsolation: Hold}\n").withdraws);
+        let wrong = problems("addresses: {onIsolation: hold}\n");
+        assert!(wrong[0].contains("addresses.onIsolation: is no such action"), "{wrong:?}");
         for wrong in ["0s", "1500ms", "366d", "10", "Never", "soon"] {
             let problems = problems(&format!("addresses: {{rebalanceAfter: {wrong:?}}}\n"));
             assert!(problems[0].contains("addresses.rebalanceAfter: is no such time"), "{problems:?}");

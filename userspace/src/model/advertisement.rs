@@ -15,6 +15,8 @@ pub struct AnnouncingPolicy {
     pub grace: Duration,
     /// How long the first candidate of an address has to live before its owner leaves it to that one; `None`: for ever.
     pub rebalance: Option<Duration>,
+    /// Whether a node that is cut off stops answering for what others may announce.
+    pub withdraws: bool,
 }
 
 /// What the chart presets.
@@ -24,7 +26,7 @@ pub const REBALANCE: Duration = Duration::from_mins(10);
 
 impl Default for AnnouncingPolicy {
     fn default() -> Self {
-        Self { own_ranges: false, grace: GRACE, rebalance: Some(REBALANCE) }
+        Self { own_ranges: false, grace: GRACE, rebalance: Some(REBALANCE), withdraws: true }
     }
 }
 

@@ -12,6 +12,8 @@ pub struct Announcement {
     pub grace: Duration,
     /// How long the first candidate of an address has to live before its owner leaves it to that one; `None`: for ever.
     pub rebalance: Option<Duration>,
+    /// Whether a node that is cut off stops answering for what others may announce.
+    pub withdraws: bool,
     /// The nodes that run an agent, sorted.
     pub members: Vec<Arc<str>>,
     /// An address is announced where one of them covers it.

@@ -43,6 +43,7 @@ mod tests {
         let said = Announcement {
             grace: Duration::from_secs(15),
             rebalance: Some(Duration::from_secs(600)),
+            withdraws: true,
             members: vec!["a".into()],
             rules: vec![AnnouncementRule {
                 addresses: vec![AddressRange { first, last }],

@@ -39,6 +39,18 @@ pub const ENTRY_BYTES: usize = 32;
 /// The most entries of a frame.
 pub const ENTRIES_MAX: usize = 40;
 
+/// Returns the most entries of a frame on a device with this MTU. One that has no room for any is not used for IP either.
+pub const fn entries(mtu: u32) -> usize {
+    let room = (mtu as usize).saturating_sub(BYTES) / ENTRY_BYTES;
+    if room < 1 {
+        1
+    } else if room > ENTRIES_MAX {
+        ENTRIES_MAX
+    } else {
+        room
+    }
+}
+
 /// [`Heartbeat::kind`]: are you there? The kernel of each receiver answers.
 pub const ASK: u8 = 1;
 /// [`Heartbeat::kind`]: the answer.

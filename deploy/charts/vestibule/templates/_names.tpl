@@ -60,6 +60,9 @@ addresses:
   rebalanceAfter: {{ . }}
   {{- end }}
   {{- end }}
+  {{- if eq (.Values.addresses.onIsolation | default "Withdraw") "Hold" }}
+  onIsolation: Hold
+  {{- end }}
 {{- $grace := int64 (.Values.agentGraceSeconds | default 15) }}
 {{- if ne $grace 15 }}
 agentGraceSeconds: {{ $grace }}

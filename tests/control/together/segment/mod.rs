@@ -214,3 +214,36 @@ fn a_node_that_joins_gets_its_share_once_it_has_been_there_for_long_enough() {
     let line = shown.lines().find(|line| line.contains(VIPS[0])).unwrap();
     assert_eq!(line.split_whitespace().last(), Some("1"), "{shown}");
 }
+
+#[test]
+fn a_node_that_is_cut_off_withdraws_what_another_may_announce() {
+    skip_without_root!();
+    let segment = Segment::of_two_that_withdraw();
+    let off = segment.owner(VIPS[0]);
+    let other = 1 - off;
+    segment.link(off, "down");
+    segment.until("the other node announces both, and the one that is cut off none", |segment| {
+        VIPS.iter().all(|vip| segment.owners(vip) == [other])
+    });
+    // Nothing is left to be settled when it is back.
+    segment.link(off, "up");
+    for (number, answered) in answers(&segment, Duration::from_secs(3)) {
+        assert_eq!(answered, [segment.nodes[other].link].into(), "{}\n{}", VIPS[number], segment.logs());
+    }
+    assert_eq!(owners(&segment), [other; 2]);
+}
+
+#[test]
+fn of_two_devices_of_a_node_on_one_segment_the_first_announces_and_the_other_one_when_that_fails() {
+    skip_without_root!();
+    let segment = Segment::of_two_devices();
+    let (first, second) = (segment.nodes[0].link, segment.nodes[0].namespace.mac("second").unwrap());
+    for (number, answered) in answers(&segment, Duration::from_secs(3)) {
+        assert_eq!(answered, [first].into(), "{}\n{}", VIPS[number], segment.logs());
+    }
+    segment.until("it is named", |segment| segment.logs().contains("another device of this node announces"));
+    segment.link(0, "down");
+    segment.until("the other device announces", |segment| {
+        VIPS.iter().all(|vip| segment.ask(vip, ANSWER) == [second].into())
+    });
+}

@@ -34,7 +34,7 @@ const FIRST: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The age of a stamp, in seconds, at which a kernel leaves its addresses to others.
-const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28", "2001:db8::/120"], "l2": true, "rebalanceAfter": "REBALANCE"},
+const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28", "2001:db8::/120"], "l2": true, "rebalanceAfter": "REBALANCE", "onIsolation": "ISOLATION"},
     "agentGraceSeconds": GRACE,
     "settings": {"maxFlows": 10000, "maxNames": 1024, "maxHellos": 1024}}"#;
 
@@ -88,19 +88,35 @@ impl Segment {
     /// The same after this many seconds.
     pub(super) fn with_grace(nodes: usize, grace: u32) -> Self {
         let config = CONFIG.replace("GRACE", &grace.to_string()).replace("REBALANCE", "never");
-        Self::start_some(nodes, nodes, &config)
+        Self::start_some(nodes, nodes, &config.replace("ISOLATION", "Hold"), |_, _| ())
     }
 
     /// The same where only the first node has an agent, and planned moves are made after this time.
     pub(super) fn of_one_of_two(rebalance: &str) -> Self {
-        Self::start_some(2, 1, &CONFIG.replace("GRACE", "2").replace("REBALANCE", rebalance))
+        let config = CONFIG.replace("GRACE", "2").replace("REBALANCE", rebalance);
+        Self::start_some(2, 1, &config.replace("ISOLATION", "Hold"), |_, _| ())
+    }
+
+    /// The same of two nodes, each of which withdraws what the other may announce while it is cut off.
+    pub(super) fn of_two_that_withdraw() -> Self {
+        let config = CONFIG.replace("GRACE", "2").replace("REBALANCE", "never");
+        Self::start_some(2, 2, &config.replace("ISOLATION", "Withdraw"), |_, _| ())
+    }
+
+    /// The same of one node with two devices on the segment.
+    pub(super) fn of_two_devices() -> Self {
+        let config = CONFIG.replace("GRACE", "2").replace("REBALANCE", "never").replace("ISOLATION", "Hold");
+        let config = config.replacen('{', r#"{"devices": ["uplink", "second"], "#, 1);
+        Self::start_some(1, 1, &config, |bridge, node| {
+            join(bridge, &node.namespace, ("second", "second"), "10.98.0.99/24", "fd98::99/64");
+        })
     }
 
     /// The same where the first `running` nodes have agents.
-    fn start_some(nodes: usize, running: usize, config: &str) -> Self {
+    fn start_some(nodes: usize, running: usize, config: &str, prepare: impl Fn(&Namespace, &Node)) -> Self {
         let (bridge, host) = (Namespace::new("bridge").unwrap(), Namespace::new("host").unwrap());
         bridge.ip("link add br0 type bridge\nlink set br0 up\n").unwrap();
-        join(&bridge, &host, "host", "10.98.0.1/24", "fd98::1/64");
+        join(&bridge, &host, ("uplink", "host"), "10.98.0.1/24", "fd98::1/64");
         host.ip(
             "route add local 10.99.0.0/16 dev lo\naddr add fd99::1/128 dev lo\nroute add 192.0.2.0/28 dev uplink\n\
              route add 2001:db8::/120 dev uplink\n",
@@ -122,9 +138,10 @@ impl Segment {
         let controller = Controller::start(command, &server, &folder, "leader", &[]);
         let account = server.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
         let port = port(&account);
-        let nodes = (0..nodes)
+        let nodes: Vec<Node> = (0..nodes)
             .map(|number| Node::new(number, &bridge, account.kubeconfig().into(), config))
             .collect();
+        nodes.iter().for_each(|node| prepare(&bridge, node));
         let at = |backend: &str| SocketAddr::new(backend.parse().unwrap(), PORT);
         let backends =
             BACKENDS.map(|backend| Server::start(&host, at(backend), "backend", Speech::Echo).unwrap());
@@ -299,7 +316,7 @@ impl Node {
         let namespace = Namespace::new(&format!("node{number}")).unwrap();
         namespace.forward().unwrap();
         let (v4, v6) = (format!("10.98.0.{}/24", 10 + number), format!("fd98::{:x}/64", 0x10 + number));
-        join(bridge, &namespace, &format!("node{number}"), &v4, &v6);
+        join(bridge, &namespace, ("uplink", &format!("node{number}")), &v4, &v6);
         namespace.ip("route add default via 10.98.0.1\nroute add default via fd98::1\n").unwrap();
         let (pins, folder) = (Pins::new().unwrap(), TempDir::new().unwrap());
         folder.write("vestibule.json", config).unwrap();
@@ -318,9 +335,9 @@ impl Drop for Node {
 }
 
 /// Connects a namespace to the bridge.
-fn join(bridge: &Namespace, namespace: &Namespace, port: &str, v4: &str, v6: &str) {
+fn join(bridge: &Namespace, namespace: &Namespace, (device, port): (&str, &str), v4: &str, v6: &str) {
     veth(
-        End { namespace, device: "uplink", addresses: &[v4, v6] },
+        End { namespace, device, addresses: &[v4, v6] },
         End { namespace: bridge, device: port, addresses: &[] },
         1500,
     )

@@ -207,7 +207,8 @@ impl Announcements {
         for (device, addresses) in &mut candidates {
             addresses.retain(|address, _| kernel.announced().contains_key(&(*device, *address)));
         }
-        let rules = Rules { grace: announcement.grace, rebalance: announcement.rebalance };
+        let Announcement { grace, rebalance, withdraws, .. } = *announcement;
+        let rules = Rules { grace, rebalance, withdraws };
         let allowed = Allowed { candidates, rules, keys, network: &target.network };
         let (steps, why) = speakers.follow(allowed, kernel.here(), now)?;
         self.carry_out(steps, now)?;
@@ -323,7 +324,16 @@ impl Announcements {
                  node.kubernetes.io/exclude-from-external-load-balancers",
             )
         });
-        kernel.announced().keys().filter_map(conflict).chain(crowded).collect()
+        let twin = |(silent, first): (u32, u32)| {
+            let (silent, first) = (network.name(silent), network.name(first));
+            Problem::warning(
+                format!("addresses on {silent}"),
+                format!("{silent} and {first} are on one segment; only {first} announces addresses there"),
+                "take one of both devices off the segment, or name the other one alone in `devices`",
+            )
+        };
+        let twins = speakers.silent().into_iter().map(twin);
+        kernel.announced().keys().filter_map(conflict).chain(crowded).chain(twins).collect()
     }
 }
 

@@ -101,7 +101,7 @@ mod tests {
 
     fn announcement(members: usize, rules: Vec<AnnouncementRule>) -> Announcement {
         let members = (0..members).map(|number| format!("node{number:02}").into()).collect();
-        Announcement { grace: Duration::from_secs(15), members, rules, rebalance: None }
+        Announcement { grace: Duration::from_secs(15), members, rules, rebalance: None, withdraws: false }
     }
 
     fn found(announcement: &Announcement, addresses: &[&str]) -> BTreeMap<(u32, String), Vec<NodeId>> {

@@ -15,6 +15,8 @@ mod reception;
 mod speaker;
 /// The speakers of all devices.
 mod speakers;
+/// Devices of this node on one segment.
+mod twins;
 /// Frames of other hosts.
 mod readers;
 /// When announcements are sent.

@@ -7,19 +7,19 @@ use common::wire::heartbeat::ENTRIES_MAX;
 
 use super::ownership::NodeId;
 
-/// The most frames of a table: 65,536 addresses.
-const PARTS: u32 = 65_536_u32.div_ceil(ENTRIES_MAX as u32);
+/// The most frames of a table: 65,536 addresses, on devices whose frames have room for one.
+const PARTS: u32 = 65_536;
 /// The most senders whose unfinished tables are kept.
 const SENDERS: usize = 64;
 
 /// A bid for an address, with its epoch.
 pub(super) type Bid = (IpAddr, u64);
 
-/// Returns the parts of a table, each with its number and the number of all; an empty table has one.
-pub(super) fn cut(bids: &[Bid]) -> impl Iterator<Item = (u32, u32, &[Bid])> {
-    let parts = bids.len().div_ceil(ENTRIES_MAX).max(1);
+/// Returns the parts of a table with at most this many bids, each with its number and the number of all; an empty table has one.
+pub(super) fn cut(bids: &[Bid], entries: usize) -> impl Iterator<Item = (u32, u32, &[Bid])> {
+    let parts = bids.len().div_ceil(entries).max(1);
     (0..parts).map(move |part| {
-        let bids = &bids[part * ENTRIES_MAX..bids.len().min((part + 1) * ENTRIES_MAX)];
+        let bids = &bids[part * entries..bids.len().min((part + 1) * entries)];
         (part as u32, parts as u32, bids)
     })
 }
@@ -100,7 +100,7 @@ mod tests {
             of,
             bids: bids.to_vec(),
         };
-        cut(bids).map(part).collect()
+        cut(bids, ENTRIES_MAX).map(part).collect()
     }
 
     #[test]

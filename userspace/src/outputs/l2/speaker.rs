@@ -50,8 +50,14 @@ pub(super) struct Speaker {
     /// The routers of its default routes, each with an address of the device to ask it by.
     routers: Vec<(IpAddr, IpAddr)>,
     has_carrier: bool,
+    /// The most bids of a frame.
+    entries: usize,
+    /// Who may announce what.
+    wanted: BTreeMap<IpAddr, Arc<[NodeId]>>,
     /// The addresses that no other node may announce.
     only: BTreeSet<IpAddr>,
+    /// Another device of this node announces on this segment.
+    is_silent: bool,
 }
 
 impl Speaker {
@@ -59,8 +65,21 @@ impl Speaker {
     pub(super) fn new(name: &str, entry: Entry, ownership: Segment, now: Instant) -> Self {
         let (assembly, reception) = (Assembly::default(), Reception::new(now));
         let (name, routers) = (name.to_owned(), Vec::new());
-        let only = BTreeSet::new();
-        Self { name, ownership, entry, assembly, reception, routers, has_carrier: true, only }
+        let (wanted, only) = (BTreeMap::new(), BTreeSet::new());
+        let entries = heartbeat::entries(u32::MAX);
+        Self {
+            name,
+            ownership,
+            entry,
+            assembly,
+            reception,
+            routers,
+            has_carrier: true,
+            entries,
+            wanted,
+            only,
+            is_silent: false,
+        }
     }
 
     /// Follows the node: the device, whose link address this is, its routers, and the keys.
@@ -73,6 +92,7 @@ impl Speaker {
     ) {
         self.name.clone_from(&link.name);
         (self.routers, self.has_carrier) = (routers, link.has_carrier);
+        self.entries = heartbeat::entries(link.mtu);
         (self.entry.link, self.entry.keys, self.entry.key) = (address, keys.keys, keys.signs);
     }
 
@@ -80,7 +100,27 @@ impl Speaker {
     pub(super) fn allow(&mut self, wanted: BTreeMap<IpAddr, Arc<[NodeId]>>, rules: Rules, now: Instant) {
         self.entry.grace_ns = rules.grace.as_nanos() as u64;
         self.ownership.follow(rules);
-        let own = self.entry.node;
+        self.wanted = wanted;
+        self.compete(now);
+    }
+
+    /// Whether another device of this node announces on this segment: then this one does not. Returns whether that is news.
+    pub(super) fn silence(&mut self, is_silent: bool, now: Instant) -> bool {
+        let is_news = self.is_silent != is_silent;
+        if is_news {
+            self.is_silent = is_silent;
+            self.compete(now);
+        }
+        is_news
+    }
+
+    /// Hands over for what this node is a candidate here.
+    fn compete(&mut self, now: Instant) {
+        let (own, mut wanted) = (self.entry.node, self.wanted.clone());
+        if self.is_silent {
+            let others = |nodes: &Arc<[NodeId]>| nodes.iter().copied().filter(|node| *node != own).collect();
+            wanted.values_mut().for_each(|nodes| *nodes = others(nodes));
+        }
         let only = wanted.iter().filter(|(_, nodes)| ***nodes == [own]);
         self.only = only.map(|(address, _)| *address).collect();
         self.ownership.candidates(wanted, now);
@@ -91,12 +131,13 @@ impl Speaker {
         self.ownership.release();
     }
 
-    /// Takes a heartbeat, with its Ethernet header. What no node of the cluster sent is passed over.
-    pub(super) fn received(&mut self, frame: &[u8], now: Instant) {
-        let Some((header, bytes)) = frame.split_first_chunk::<14>() else { return };
-        let Some(beat) = bytes.first_chunk().and_then(Heartbeat::read) else { return };
+    /// Takes a heartbeat, with its Ethernet header. What no node of the cluster sent is passed over. Returns the number in it if another
+    /// device of this node sent it.
+    pub(super) fn received(&mut self, frame: &[u8], now: Instant) -> Option<u64> {
+        let (header, bytes) = frame.split_first_chunk::<14>()?;
+        let beat = bytes.first_chunk().and_then(Heartbeat::read)?;
         if beat.sender == self.entry.node {
-            return;
+            return None;
         }
         let is_authentic = match <&[u8; heartbeat::BYTES]>::try_from(bytes) {
             Ok(bytes) => heartbeat::is_authentic(bytes, &self.entry.keys),
@@ -115,10 +156,13 @@ impl Speaker {
                 self.ownership.answered(&answer, now);
             }
             heartbeat::RESEND if is_authentic && beat.receiver == self.entry.node => {
+                if beat.sender == !self.entry.node {
+                    return Some(beat.nonce);
+                }
                 self.ownership.resend(beat.sender, now);
             }
             heartbeat::BIDS => {
-                let Some((beat, bids)) = heartbeat::read_bids(bytes, &self.entry.keys) else { return };
+                let Some((beat, bids)) = heartbeat::read_bids(bytes, &self.entry.keys) else { return None };
                 let (number, of) = ((beat.receiver >> 32) as u32, beat.receiver as u32);
                 let (sender, boot, version) = (beat.sender, beat.boot, beat.nonce);
                 let bids = bids.iter().map(|bid| (bid.address.into(), bid.epoch)).collect();
@@ -126,9 +170,10 @@ impl Speaker {
                     self.ownership.table(sender, boot, version, bids, now);
                 }
             }
-            _ => return,
+            _ => return None,
         }
         self.reception.received(now);
+        None
     }
 
     /// Takes what a host says: that it has an address, by this link address.
@@ -168,6 +213,10 @@ impl Speaker {
             steps.extend(self.routers.iter().filter_map(|(router, own)| self.question(*router, *own)));
         }
         self.ownership.isolated(!self.has_carrier || self.reception.is_isolated(now), now);
+        // Without a router to ask, silence may be rest.
+        if !self.has_carrier || !self.routers.is_empty() {
+            self.ownership.withdraw(now);
+        }
         let actions = self.ownership.turn(now);
         if self.may_stamp() {
             self.entry.stamp_ns = now_ns;
@@ -182,6 +231,27 @@ impl Speaker {
             }
         }
         (self.entry, steps)
+    }
+
+    /// Returns a frame with a number for the other devices of this node. To other nodes it is a request that is not for them; the programs of
+    /// this one would drop it if it named this node as its sender.
+    pub(super) fn echo(&self, number: u64) -> Step {
+        let beat = Heartbeat {
+            kind: heartbeat::RESEND,
+            key: self.entry.key,
+            entries: 0,
+            sender: !self.entry.node,
+            receiver: self.entry.node,
+            nonce: number,
+            boot: self.entry.boot,
+            stamp_age_ms: 0,
+            digest: 0,
+        };
+        let mut bytes = [0; heartbeat::BYTES];
+        beat.write(&mut bytes);
+        heartbeat::sign(&mut bytes, &self.entry.keys[usize::from(self.entry.key & 1)]);
+        let ether_type = heartbeat::ETHER_TYPE.to_be_bytes();
+        Step::Send([&heartbeat::GROUP, &self.entry.link, &ether_type[..], &bytes].concat())
     }
 
     fn say(&self, frame: &Frame, steps: &mut Vec<Step>) {
@@ -211,7 +281,7 @@ impl Speaker {
             Frame::Ask { nonce } => push(&signed(&heartbeat(heartbeat::ASK, 0, *nonce))),
             Frame::Resend { to } => push(&signed(&heartbeat(heartbeat::RESEND, *to, 0))),
             Frame::Bids { version, bids } => {
-                for (part, parts, bids) in cut(bids) {
+                for (part, parts, bids) in cut(bids, self.entries) {
                     let beat = heartbeat(heartbeat::BIDS, heartbeat::part(part, parts), *version);
                     let bid =
                         |(address, epoch): &(IpAddr, u64)| Bid { address: (*address).into(), epoch: *epoch };
@@ -263,7 +333,7 @@ mod tests {
     const OTHER_LINK: [u8; 6] = [2, 0, 0, 0, 0, 2];
     const VIP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
     const GRACE: Duration = Duration::from_secs(15);
-    const RULES: Rules = Rules { grace: GRACE, rebalance: None };
+    const RULES: Rules = Rules { grace: GRACE, rebalance: None, withdraws: true };
 
     fn keys(k0: u64) -> Keys {
         Keys { keys: [CookieKey { k0, k1: 1 }, CookieKey { k0, k1: 2 }], signs: 1 }
@@ -274,7 +344,7 @@ mod tests {
         let ownership = Segment::new(own, RULES, own, 1, now);
         // No device has this name, so nothing is received but what a test hands over.
         let mut this = Speaker::new("no device", entry, ownership, now);
-        let device = Link { name: "no device".into(), has_carrier: true, ..Link::default() };
+        let device = Link { name: "no device".into(), mtu: 1500, has_carrier: true, ..Link::default() };
         this.follow(&device, link, Vec::new(), &keys(k0));
         this.allow([(VIP, [OWN, OTHER].into())].into(), RULES, now);
         this
@@ -357,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_table_of_many_addresses_is_sent_in_parts() {
-        let this = speaker(OWN, LINK, 5, Instant::now());
+        let mut this = speaker(OWN, LINK, 5, Instant::now());
         let bids: Vec<(IpAddr, u64)> = (0..100u8).map(|number| ([192, 0, 2, number].into(), 7)).collect();
         let mut steps = Vec::new();
         this.say(&Frame::Bids { version: 9, bids: bids.clone() }, &mut steps);
@@ -369,7 +439,47 @@ mod tests {
             assert_eq!(beat.receiver, heartbeat::part(part, 3));
             read.extend(bids.iter().map(|bid| (IpAddr::from(bid.address), bid.epoch)));
         }
-        assert_eq!((steps.len(), read), (3, bids));
+        assert_eq!((steps.len(), read), (3, bids.clone()));
+        // No frame is larger than the device takes.
+        for (mtu, count) in [(1344, 3), (1343, 3), (1280, 3), (576, 7), (96, 100), (68, 100)] {
+            let device = Link { mtu, has_carrier: true, ..Link::default() };
+            this.follow(&device, LINK, Vec::new(), &keys(5));
+            let mut steps = Vec::new();
+            this.say(&Frame::Bids { version: 9, bids: bids.clone() }, &mut steps);
+            let longest =
+                steps.iter().map(|step| if let Step::Send(frame) = step { frame.len() - 14 } else { 0 });
+            assert_eq!((steps.len(), longest.max() <= Some(mtu.max(96) as usize)), (count, true), "{mtu}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_cut_off_withdraws_what_others_may_announce_unless_silence_may_be_rest() {
+        let second = |number: u64| Duration::from_secs(number);
+        let router: (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        for (has_carrier, routers, nodes, stays) in [
+            (true, vec![router], vec![OWN, OTHER], false),
+            (false, vec![], vec![OWN, OTHER], false),
+            (true, vec![], vec![OWN, OTHER], true),
+            (true, vec![router], vec![OWN], true),
+        ] {
+            let start = Instant::now();
+            let mut this = speaker(OWN, LINK, 5, start);
+            this.ownership.adopt(VIP, 3, start);
+            this.allow([(VIP, nodes.clone().into())].into(), RULES, start);
+            let device = Link { name: "no device".into(), mtu: 1500, has_carrier, ..Link::default() };
+            this.follow(&device, LINK, routers.clone(), &keys(5));
+            let (_, steps) = this.turn(start + second(1), 7);
+            let is_closed = steps.contains(&Step::Close(VIP));
+            assert_eq!(!is_closed, stays, "{has_carrier} {routers:?} {nodes:?}");
+            // Where the rules have it so, it goes on.
+            let mut this = speaker(OWN, LINK, 5, start);
+            this.ownership.adopt(VIP, 3, start);
+            let holds = Rules { withdraws: false, ..RULES };
+            this.allow([(VIP, nodes.into())].into(), holds, start);
+            this.follow(&device, LINK, routers, &keys(5));
+            let (_, steps) = this.turn(start + second(1), 7);
+            assert!(!steps.contains(&Step::Close(VIP)));
+        }
     }
 
     #[test]
@@ -423,5 +533,28 @@ mod tests {
             }
             assert_eq!(matches!(this.standing(&VIP), Standing::Conflict { .. }), is_conflict, "{link:x?}");
         }
+    }
+
+    #[test]
+    fn a_device_whose_segment_another_one_of_the_node_announces_on_is_silent() {
+        let start = Instant::now();
+        let mut this = speaker(OWN, LINK, 5, start);
+        let of = |own, k0| {
+            let Step::Send(frame) = speaker(own, OTHER_LINK, k0, start).echo(77) else { panic!("no frame") };
+            frame
+        };
+        assert_eq!(this.received(&of(OWN, 5), start), Some(77));
+        assert_eq!(this.received(&of(OWN, 6), start), None, "other keys");
+        assert_eq!(this.received(&of(OTHER, 5), start), None, "for another node");
+        this.ownership.adopt(VIP, 3, start);
+        this.turn(start, 7);
+        assert!(this.silence(true, start) && !this.silence(true, start));
+        let (_, steps) = this.turn(start, 7);
+        assert!(steps.contains(&Step::Close(VIP)));
+        let later = start + Duration::from_secs(5);
+        let (_, steps) = this.turn(later, 7);
+        assert_eq!((steps, this.owner(&VIP)), (vec![], OWNER_ELSEWHERE));
+        assert!(this.silence(false, later));
+        assert!(!sent(&mut this, later).is_empty(), "it asks again");
     }
 }

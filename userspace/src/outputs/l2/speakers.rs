@@ -11,13 +11,14 @@ use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE};
 use common::maps::name;
 use common::maps::segment::{Bid, Segment as Entry};
 use common::wire::heartbeat;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::candidates::Candidates;
 use super::kernel::key;
 use super::ownership::{NodeId, Rules, Segment, Standing};
 use super::speaker::{Keys, Speaker, Step};
 use super::task::Received;
+use super::twins::Twins;
 use super::wanted::OnDevice;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::{Table, TableError};
@@ -67,13 +68,15 @@ pub(super) struct Speakers {
     segments: Table<u32, Entry>,
     bids: Bids,
     on: BTreeMap<u32, Speaker>,
+    twins: Twins,
 }
 
 impl Speakers {
     /// Opens the maps.
     pub(super) fn open(pins: &Pins, own: NodeId) -> Result<Self, TableError> {
         let segments = Table::open(pins.folder(), name::SEGMENTS)?;
-        Ok(Self { own, segments, bids: Bids::open(pins)?, on: BTreeMap::new() })
+        let (bids, twins) = (Bids::open(pins)?, Twins::new(random()));
+        Ok(Self { own, segments, bids, on: BTreeMap::new(), twins })
     }
 
     /// Follows what is allowed: each device where this node is a candidate for an address has a speaker. `held` are the addresses that
@@ -150,7 +153,8 @@ impl Speakers {
 
     /// Stamps once more, for the agent that follows.
     pub(super) fn stamp(&mut self) {
-        for (device, speaker) in &mut self.on {
+        let silent = self.twins.shown();
+        for (device, speaker) in self.on.iter_mut().filter(|(device, _)| !silent.contains_key(device)) {
             if let Err(error) = self.segments.put(device, &speaker.last_stamp(now_ns())) {
                 debug!(%error, device, "not stamped");
             }
@@ -179,7 +183,9 @@ impl Speakers {
     pub(super) fn received(&mut self, received: &Received) {
         let Some(speaker) = self.on.get_mut(&received.device) else { return };
         if received.is_heartbeat {
-            speaker.received(&received.bytes, received.time);
+            if let Some(number) = speaker.received(&received.bytes, received.time) {
+                self.twins.received(received.device, number, received.time);
+            }
         } else if let Some((address, link)) = claim(&received.bytes) {
             speaker.claimed(address, link, received.time);
         }
@@ -187,21 +193,42 @@ impl Speakers {
 
     /// When [`Self::turn`] is to be called; `None`: there are no speakers.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.on.values().map(Speaker::due).min()
+        self.on.values().map(Speaker::due).chain(self.twins.due()).min()
     }
 
     /// Does what is due at this time, which is `now_ns` by the clock of the programs. Returns what is to be done, and what failed.
     pub(super) fn turn(&mut self, now: Instant, now_ns: u64) -> (Steps, Option<TableError>) {
         let (mut steps, mut failed) = (Vec::new(), None);
+        for (device, number) in self.twins.sends(self.on.keys().copied(), now) {
+            steps.extend(self.on.get(&device).map(|speaker| (device, speaker.echo(number))));
+        }
+        let silent = self.twins.silent(now);
         for (device, speaker) in &mut self.on {
-            if speaker.due() > now {
+            let is_silent = silent.contains_key(device);
+            if speaker.silence(is_silent, now) {
+                warn!(
+                    device,
+                    is_silent,
+                    "whether another device of this node announces on the same segment has changed"
+                );
+            } else if speaker.due() > now {
                 continue;
             }
             let (entry, these) = speaker.turn(now, now_ns);
-            failed = failed.or(self.segments.put(device, &entry).err());
+            // The programs answer no heartbeats on a silent device: to other nodes, both would be one that boots all the time.
+            let stored = match is_silent {
+                true => self.segments.remove(device).map(drop),
+                false => self.segments.put(device, &entry),
+            };
+            failed = failed.or(stored.err());
             steps.extend(these.into_iter().map(|step| (*device, step)));
         }
         (steps, failed)
+    }
+
+    /// Returns the devices that are silent, each with the one of this node that announces on the same segment.
+    pub(super) fn silent(&self) -> BTreeMap<u32, u32> {
+        self.twins.shown()
     }
 
     /// Keeps the epoch by which an address is announced, for the next agent.

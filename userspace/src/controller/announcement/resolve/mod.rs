@@ -6,7 +6,9 @@ use crate::model::advertisement::AdvertisementSpec;
 use crate::model::cluster::{AddressRange, PoolSpec, PoolsClosed};
 use crate::model::{Cluster, Kind, ObjectRef, Problem};
 use crate::sources::kubernetes::Source;
-use crate::sources::kubernetes::api::announcement::{AnnouncementRule, AnnouncementSpec, seconds, text};
+use crate::sources::kubernetes::api::announcement::{
+    AnnouncementRule, AnnouncementSpec, OnIsolation, seconds, text,
+};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -37,6 +39,7 @@ pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementS
     let mut spec = AnnouncementSpec {
         agent_grace_seconds: seconds(policy.announcing.grace),
         rebalance_after_seconds: policy.announcing.rebalance.map(seconds),
+        on_isolation: OnIsolation::of(policy.announcing.withdraws),
         ..AnnouncementSpec::default()
     };
     if !policy.announces() {

@@ -74,6 +74,22 @@ impl Segment {
         }
     }
 
+    /// It is certain that the device is cut off: it has no carrier, or a router does not answer that is there. What others may announce is
+    /// given up, if the rules say so, and bid for once something is received again.
+    pub(in crate::outputs::l2) fn withdraw(&mut self, now: Instant) {
+        if !self.rules.withdraws || !self.is_isolated {
+            return;
+        }
+        let own = self.own;
+        let is_others = |address: &IpAddr| self.addresses.candidates(address).iter().any(|node| *node != own);
+        let held = self.addresses.held().map(|(address, _)| address);
+        let shared: Vec<IpAddr> = held.filter(is_others).collect();
+        for address in shared {
+            self.let_go(address);
+            self.pursue(address, Cause::Free, now);
+        }
+    }
+
     /// What was seen before says nothing about those who are silent now: everything is observed again from here on.
     pub(super) fn restart(&mut self, now: Instant) {
         self.moves.disturb(now);

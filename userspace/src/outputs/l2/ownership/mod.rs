@@ -84,6 +84,8 @@ pub(in crate::outputs::l2) struct Rules {
     pub(in crate::outputs::l2) grace: Duration,
     /// How long the first candidate of an address has to live before its owner leaves it to that one; `None`: for ever.
     pub(in crate::outputs::l2) rebalance: Option<Duration>,
+    /// Whether a node that is cut off stops answering for what others may announce.
+    pub(in crate::outputs::l2) withdraws: bool,
 }
 
 /// A frame to all, or to one.
@@ -297,7 +299,7 @@ impl Segment {
         }
     }
 
-    /// Whether the device is cut off: nothing was received for a second, and no router answers, or there is no carrier.
+    /// Whether the device is cut off: nothing was received for a second, and no router answers, or there is no carrier. Then no bids are made.
     pub(in crate::outputs::l2) fn isolated(&mut self, is_isolated: bool, now: Instant) {
         if is_isolated != self.is_isolated {
             self.is_isolated = is_isolated;

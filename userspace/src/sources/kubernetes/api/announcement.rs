@@ -34,12 +34,31 @@ pub struct AnnouncementSpec {
     /// For how many seconds the first candidate of an address has to live before its owner leaves it to that one; not set: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebalance_after_seconds: Option<i64>,
+    /// What a node does with addresses that others may announce, while it is cut off from its segment; not set: `Hold`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_isolation: Option<OnIsolation>,
     /// The nodes of agents, sorted. A node joins when its agent's Lease appears, and leaves when the Node or that Lease is deleted.
     #[serde(default)]
     pub members: Vec<String>,
     /// What is announced, and where: an address that a rule covers. None: nothing.
     #[serde(default)]
     pub rules: Vec<AnnouncementRule>,
+}
+
+/// What a node does while it is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnIsolation {
+    /// It stops answering for them.
+    Withdraw,
+    /// It goes on.
+    Hold,
+}
+
+impl OnIsolation {
+    /// Returns what the object says of this.
+    pub(crate) fn of(withdraws: bool) -> Option<Self> {
+        withdraws.then_some(Self::Withdraw)
+    }
 }
 
 /// Addresses, and where they are announced.
@@ -80,6 +99,7 @@ impl AnnouncementSpec {
         Self {
             agent_grace_seconds: seconds(announcement.grace),
             rebalance_after_seconds: announcement.rebalance.map(seconds),
+            on_isolation: OnIsolation::of(announcement.withdraws),
             members: texts(&announcement.members),
             rules: announcement.rules.iter().map(rule).collect(),
         }
@@ -105,8 +125,15 @@ impl AnnouncementSpec {
             let time = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
             time.ok_or_else(|| ("spec.rebalanceAfterSeconds".to_owned(), format!("{seconds} is no time")))
         });
+        let withdraws = self.on_isolation == Some(OnIsolation::Withdraw);
         let rebalance = rebalance.transpose()?.map(Duration::from_secs);
-        Ok(Model { grace: Duration::from_secs(grace), rebalance, members: arcs(&self.members), rules })
+        Ok(Model {
+            grace: Duration::from_secs(grace),
+            rebalance,
+            withdraws,
+            members: arcs(&self.members),
+            rules,
+        })
     }
 }
 
@@ -171,6 +198,7 @@ mod tests {
         let meant = Model {
             grace: Duration::from_secs(15),
             rebalance: Some(Duration::from_secs(600)),
+            withdraws: true,
             members: vec!["a".into(), "b".into()],
             rules: vec![some, Rule::default()],
         };

@@ -128,8 +128,12 @@ fn closed(was_seen: bool) -> Option<PoolsClosed> {
 
 #[test]
 fn the_charts_ranges_are_announced_where_it_says_so_and_nothing_where_nobody_does() {
-    let own =
-        AnnouncingPolicy { own_ranges: true, grace: std::time::Duration::from_secs(2), rebalance: None };
+    let own = AnnouncingPolicy {
+        own_ranges: true,
+        grace: std::time::Duration::from_secs(2),
+        rebalance: None,
+        withdraws: false,
+    };
     let without = Policy { pools: PoolPolicy::default(), ..policy() };
     let told = |announcing| Scene::of(Policy { announcing, ..without.clone() }).text();
     expect![[r#"

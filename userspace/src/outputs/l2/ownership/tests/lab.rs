@@ -59,7 +59,8 @@ pub(super) struct Lab {
 impl Lab {
     pub(super) fn new() -> Self {
         let start = Instant::now();
-        let segment = Segment::new(OWN, Rules { grace: GRACE, rebalance: None }, 7, 100, start);
+        let segment =
+            Segment::new(OWN, Rules { grace: GRACE, rebalance: None, withdraws: false }, 7, 100, start);
         Self { segment, start, now: start, others: BTreeMap::new(), done: Vec::new() }
     }
 

@@ -95,7 +95,7 @@ fn a_node_that_leaves_closes_everything_and_says_so() {
 fn what_a_node_is_no_candidate_for_is_closed() {
     let held: Vec<IpAddr> = addresses(OWN, OTHER).take(2).collect();
     let mut lab = Lab::new();
-    lab.segment.follow(Rules { grace: GRACE, rebalance: None });
+    lab.segment.follow(Rules { grace: GRACE, rebalance: None, withdraws: false });
     lab.segment.adopt(held[0], 7, lab.now);
     lab.segment.adopt(held[1], 8, lab.now);
     lab.want(&held, &[OWN, OTHER]);

@@ -167,6 +167,7 @@ fn history(seed: u64, flaw: Option<Flaw>) -> Result<Shown, String> {
     let grace = milliseconds(if seed.is_multiple_of(3) { 4000 } else { 2000 });
     let mut lan = Lan::new(seed.wrapping_mul(0x1234_5677), nodes, grace);
     lan.flaw = flaw;
+    lan.rules.withdraws = seed % 3 == 1;
     lan.rules.rebalance = (seed % 5 == 4).then_some(milliseconds(1500));
     lan.network.loss = [0, 0, 0, 20, 100][lan.dice.below(5)];
     lan.network.has_chatter = lan.dice.happens(700);

@@ -51,7 +51,7 @@ impl Lan {
             network: Network::new(nodes.len()),
             laws: Laws::new(nodes.len()),
             nodes,
-            rules: Rules { grace, rebalance: None },
+            rules: Rules { grace, rebalance: None, withdraws: false },
             flaw: None,
             jitter: Duration::from_millis(3),
             log: Vec::new(),
@@ -257,6 +257,7 @@ impl Lan {
         }
         let Some(segment) = &mut this.agent else { return };
         segment.isolated(now.saturating_sub(this.received) > Duration::from_secs(1), time);
+        segment.withdraw(time);
         for (from, packet) in std::mem::take(&mut this.kernel.socket) {
             let (id, link) = links[from];
             match packet {

@@ -169,6 +169,43 @@ fn a_node_that_was_cut_off_gives_up_what_others_took() {
     }
 }
 
+/// Where the rules have it so, it gives them up while it is cut off: nobody answers beside those who took them when it is back.
+#[test]
+fn a_node_that_was_cut_off_and_withdrew_never_answers_beside_another() {
+    for seed in 0..10 {
+        let mut lan = settled(seed, 3, 2.0, None);
+        lan.rules.withdraws = true;
+        let own = address(ADDRESSES + 1);
+        let mut wanted = lan.nodes[2].wanted.clone();
+        wanted.insert(own, Arc::new([lan.nodes[2].id]));
+        for node in 0..3 {
+            lan.kill(node);
+            lan.start(node);
+            lan.follow(node, wanted.clone());
+        }
+        lan.pass(seconds(2.5));
+        let before = holders(&lan);
+        lan.network.divide(|node| usize::from(node == 2));
+        lan.pass(seconds(1.2));
+        assert!(
+            lan.nodes[2].kernel.announced.keys().eq([&own]),
+            "what only it may announce stays: seed {seed}"
+        );
+        lan.pass(seconds(3.0));
+        let after = holders(&lan);
+        lan.laws.double = Duration::ZERO;
+        lan.network.heal();
+        assert!(answers_throughout(&mut lan, 5.0), "seed {seed}");
+        assert_eq!((holders(&lan), lan.laws.double), (after.clone(), Duration::ZERO), "seed {seed}");
+        assert!(before.iter().all(|(number, nodes)| *nodes == [2] || after[number] == *nodes), "seed {seed}");
+        // With nobody there who took them, it takes them again.
+        lan.turn_off(0);
+        lan.turn_off(1);
+        lan.pass(seconds(3.0));
+        assert!(holders(&lan).values().all(|nodes| *nodes == [2]), "seed {seed}: {:?}", holders(&lan));
+    }
+}
+
 /// Both halves have clients, and both go on.
 #[test]
 fn halves_of_a_segment_that_is_whole_again_agree_within_a_heartbeat() {
