@@ -210,7 +210,7 @@ impl Announcements {
         let Announcement { grace, rebalance, withdraws, .. } = *announcement;
         let rules = Rules { grace, rebalance, withdraws };
         let allowed = Allowed { candidates, rules, keys, network: &target.network };
-        let (steps, why) = speakers.follow(allowed, kernel.here(), now)?;
+        let (steps, why) = speakers.follow(allowed, kernel.here(), now);
         self.carry_out(steps, now)?;
         let Some((speakers, _)) = &self.speakers else { return Ok(Settled::Wanted(BTreeMap::new(), failed)) };
         let wanted = announced(pairs, &target.network, |on_device| speakers.owner(on_device));

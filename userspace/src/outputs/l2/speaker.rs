@@ -162,7 +162,7 @@ impl Speaker {
                 self.ownership.resend(beat.sender, now);
             }
             heartbeat::BIDS => {
-                let Some((beat, bids)) = heartbeat::read_bids(bytes, &self.entry.keys) else { return None };
+                let (beat, bids) = heartbeat::read_bids(bytes, &self.entry.keys)?;
                 let (number, of) = ((beat.receiver >> 32) as u32, beat.receiver as u32);
                 let (sender, boot, version) = (beat.sender, beat.boot, beat.nonce);
                 let bids = bids.iter().map(|bid| (bid.address.into(), bid.epoch)).collect();
@@ -182,6 +182,11 @@ impl Speaker {
         if link != self.entry.link {
             self.ownership.claimed(address, link, now);
         }
+    }
+
+    /// What the programs are to know of the device.
+    pub(super) fn entry(&self) -> Entry {
+        self.entry
     }
 
     /// When [`Self::turn`] is to be called.

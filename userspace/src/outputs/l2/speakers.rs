@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -62,11 +63,93 @@ impl Bids {
 /// What is to be done, each on a device, in this order.
 pub(super) type Steps = Vec<(u32, Step)>;
 
+/// The maps that outlive the agent.
+struct Maps {
+    segments: Table<u32, Entry>,
+    bids: Bids,
+}
+
+impl Maps {
+    /// Makes a device's speaker. What an earlier agent announced there goes on.
+    fn begin(
+        &self,
+        own: NodeId,
+        (device, name): (u32, &str),
+        held: impl Iterator<Item = IpAddr>,
+        rules: Rules,
+        now: Instant,
+    ) -> Result<Speaker, TableError> {
+        let before = self.segments.look_up(&device)?.filter(|entry| entry.node == own);
+        let boot = before.map_or_else(random, |entry| entry.boot);
+        let entry = Entry { node: own, boot, ..before.unwrap_or_default() };
+        let mut ownership = Segment::new(own, rules, random(), now_ns(), now);
+        for address in held {
+            if let Some(epoch) = self.bids.epoch(&(device, address))? {
+                ownership.adopt(address, epoch, now);
+            }
+        }
+        Ok(Speaker::new(name, entry, ownership, now))
+    }
+}
+
+/// What it takes to begin on a device.
+struct Means<'a> {
+    /// Has it receive heartbeats.
+    admit: &'a dyn Fn(&str) -> io::Result<()>,
+    begin: &'a dyn Fn(u32, &str) -> Result<Speaker, TableError>,
+    /// Has the programs answer heartbeats there.
+    put: &'a dyn Fn(u32, &Entry) -> Result<(), TableError>,
+}
+
+/// Brings the speakers in step with what is allowed. What fails on one device keeps nothing from being done on the others. Where the programs
+/// cannot be made to answer heartbeats, other nodes would take this one for dead: there is no speaker, which is tried again.
+fn follow(
+    own: NodeId,
+    on: &mut BTreeMap<u32, Speaker>,
+    allowed: Allowed<'_>,
+    means: &Means<'_>,
+    now: Instant,
+) -> (Steps, Option<String>) {
+    let Allowed { mut candidates, rules, keys, network } = allowed;
+    candidates.retain(|_, addresses| addresses.values().any(|nodes| nodes.contains(&own)));
+    let (mut steps, mut failed) = (Vec::new(), None);
+    for (device, mut speaker) in on.extract_if(.., |device, _| !candidates.contains_key(device)) {
+        // What the programs know of the device stays until [`Speakers::clear`].
+        speaker.release();
+        let (_, these) = speaker.turn(now, now_ns());
+        steps.extend(these.into_iter().map(|step| (device, step)));
+    }
+    for (device, addresses) in candidates {
+        let Some(link) = network.links.get(&device) else { continue };
+        let (Some(address), name) = (link.link_address, &link.name) else { continue };
+        if let Err(error) = (means.admit)(name) {
+            failed = Some(format!("device {name} cannot receive heartbeats: {error}"));
+            continue;
+        }
+        let known = on.remove(&device);
+        let is_new = known.is_none();
+        let mut speaker = match known.map_or_else(|| (means.begin)(device, name), Ok) {
+            Ok(speaker) => speaker,
+            Err(error) => {
+                failed = Some(format!("addresses are not announced on device {name}: {error}"));
+                continue;
+            }
+        };
+        speaker.follow(link, address, routers(device, network), &keys);
+        speaker.allow(addresses, rules, now);
+        if is_new && let Err(error) = (means.put)(device, &speaker.entry()) {
+            failed = Some(format!("the programs answer no heartbeats on device {name}: {error}"));
+            continue;
+        }
+        on.insert(device, speaker);
+    }
+    (steps, failed)
+}
+
 /// The speakers, by device.
 pub(super) struct Speakers {
     own: NodeId,
-    segments: Table<u32, Entry>,
-    bids: Bids,
+    maps: Maps,
     on: BTreeMap<u32, Speaker>,
     twins: Twins,
 }
@@ -74,9 +157,8 @@ pub(super) struct Speakers {
 impl Speakers {
     /// Opens the maps.
     pub(super) fn open(pins: &Pins, own: NodeId) -> Result<Self, TableError> {
-        let segments = Table::open(pins.folder(), name::SEGMENTS)?;
-        let (bids, twins) = (Bids::open(pins)?, Twins::new(random()));
-        Ok(Self { own, segments, bids, on: BTreeMap::new(), twins })
+        let maps = Maps { segments: Table::open(pins.folder(), name::SEGMENTS)?, bids: Bids::open(pins)? };
+        Ok(Self { own, maps, on: BTreeMap::new(), twins: Twins::new(random()) })
     }
 
     /// Follows what is allowed: each device where this node is a candidate for an address has a speaker. `held` are the addresses that
@@ -86,76 +168,32 @@ impl Speakers {
         allowed: Allowed<'_>,
         held: impl Iterator<Item = &'a OnDevice> + Clone,
         now: Instant,
-    ) -> Result<(Steps, Option<String>), TableError> {
-        let Allowed { mut candidates, rules, keys, network } = allowed;
-        candidates.retain(|_, addresses| addresses.values().any(|nodes| nodes.contains(&self.own)));
-        let (mut steps, mut failed) = (Vec::new(), None);
-        let gone: Vec<u32> =
-            self.on.keys().filter(|device| !candidates.contains_key(device)).copied().collect();
-        for device in gone {
-            steps.extend(self.end(device, now));
-        }
-        for (device, addresses) in candidates {
-            let Some(link) = network.links.get(&device) else { continue };
-            let (Some(address), name) = (link.link_address, &link.name) else { continue };
-            if let Err(error) = groups::admit(name, heartbeat::GROUP) {
-                failed = Some(format!("device {name} cannot receive heartbeats: {error}"));
-                continue;
-            }
-            if !self.on.contains_key(&device) {
+    ) -> (Steps, Option<String>) {
+        let (maps, own, rules) = (&self.maps, self.own, allowed.rules);
+        let means = Means {
+            admit: &|device| groups::admit(device, heartbeat::GROUP),
+            begin: &|device, name| {
                 let held = held.clone().filter(|(other, _)| *other == device).map(|(_, address)| *address);
-                let speaker = self.begin(device, name, held, rules, now)?;
-                self.on.insert(device, speaker);
-            }
-            let Some(speaker) = self.on.get_mut(&device) else { continue };
-            speaker.follow(link, address, routers(device, network), &keys);
-            speaker.allow(addresses, rules, now);
-        }
-        Ok((steps, failed))
-    }
-
-    /// Makes a device's speaker. What an earlier agent announced there goes on.
-    fn begin(
-        &self,
-        device: u32,
-        name: &str,
-        held: impl Iterator<Item = IpAddr>,
-        rules: Rules,
-        now: Instant,
-    ) -> Result<Speaker, TableError> {
-        let before = self.segments.look_up(&device)?.filter(|entry| entry.node == self.own);
-        let boot = before.map_or_else(random, |entry| entry.boot);
-        let entry = Entry { node: self.own, boot, ..before.unwrap_or_default() };
-        let mut ownership = Segment::new(self.own, rules, random(), now_ns(), now);
-        for address in held {
-            if let Some(epoch) = self.bids.epoch(&(device, address))? {
-                ownership.adopt(address, epoch, now);
-            }
-        }
-        Ok(Speaker::new(name, entry, ownership, now))
-    }
-
-    /// Ends a device's speaker. Returns what is still to be done. What the programs know of the device stays until [`Self::clear`].
-    fn end(&mut self, device: u32, now: Instant) -> Steps {
-        let Some(mut speaker) = self.on.remove(&device) else { return Vec::new() };
-        speaker.release();
-        let (_, steps) = speaker.turn(now, now_ns());
-        steps.into_iter().map(|step| (device, step)).collect()
+                maps.begin(own, (device, name), held, rules, now)
+            },
+            put: &|device, entry| maps.segments.put(&device, entry),
+        };
+        follow(own, &mut self.on, allowed, &means, now)
     }
 
     /// Ends all that an agent began, for a process that is alone.
     pub(super) fn wipe(&self, network: &Node) -> Result<(), TableError> {
         self.clear(network)?;
         let mut left = Vec::new();
-        self.bids.0.walk(|key: &AnnouncedKey, _: &Bid| left.push(*key))?;
-        self.bids.0.remove_all(&left)
+        self.maps.bids.0.walk(|key: &AnnouncedKey, _: &Bid| left.push(*key))?;
+        self.maps.bids.0.remove_all(&left)
     }
 
     /// Stamps once more, for the agent that follows.
     pub(super) fn stamp(&mut self) {
         let silent = self.twins.shown();
         for (device, speaker) in self.on.iter_mut().filter(|(device, _)| !silent.contains_key(device)) {
-            if let Err(error) = self.segments.put(device, &speaker.last_stamp(now_ns())) {
+            if let Err(error) = self.maps.segments.put(device, &speaker.last_stamp(now_ns())) {
                 debug!(%error, device, "not stamped");
             }
         }
@@ -169,9 +207,9 @@ impl Speakers {
     /// Ends what an earlier process began on devices without a speaker.
     pub(super) fn clear(&self, network: &Node) -> Result<(), TableError> {
         let mut left = Vec::new();
-        self.segments.walk(|device: &u32, _: &Entry| left.push(*device))?;
+        self.maps.segments.walk(|device: &u32, _: &Entry| left.push(*device))?;
         for device in left.into_iter().filter(|device| !self.on.contains_key(device)) {
-            self.segments.remove(&device)?;
+            self.maps.segments.remove(&device)?;
             if let Some(link) = network.links.get(&device) {
                 drop(groups::refuse(&link.name, heartbeat::GROUP));
             }
@@ -217,8 +255,8 @@ impl Speakers {
             let (entry, these) = speaker.turn(now, now_ns);
             // The programs answer no heartbeats on a silent device: to other nodes, both would be one that boots all the time.
             let stored = match is_silent {
-                true => self.segments.remove(device).map(drop),
-                false => self.segments.put(device, &entry),
+                true => self.maps.segments.remove(device).map(drop),
+                false => self.maps.segments.put(device, &entry),
             };
             failed = failed.or(stored.err());
             steps.extend(these.into_iter().map(|step| (*device, step)));
@@ -233,12 +271,12 @@ impl Speakers {
 
     /// Keeps the epoch by which an address is announced, for the next agent.
     pub(super) fn keep(&self, on_device: &OnDevice, epoch: u64) -> Result<(), TableError> {
-        self.bids.0.put(&key(on_device), &Bid { epoch })
+        self.maps.bids.0.put(&key(on_device), &Bid { epoch })
     }
 
     /// Forgets it.
     pub(super) fn forget(&self, on_device: &OnDevice) -> Result<(), TableError> {
-        self.bids.forget(on_device)
+        self.maps.bids.forget(on_device)
     }
 
     /// What is known of an address on a device; `None`: there is no speaker.
@@ -267,4 +305,73 @@ fn routers(device: u32, network: &Node) -> Vec<(IpAddr, IpAddr)> {
 /// Returns a random number. It is no secret: it only differs from one boot to the next.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Link;
+    use std::cell::RefCell;
+    use std::time::Duration;
+
+    const OWN: NodeId = 1;
+    const VIP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 9));
+    const RULES: Rules = Rules { grace: Duration::from_secs(15), rebalance: None, withdraws: false };
+
+    /// Follows that the node may announce the address on these devices, with a kernel that refuses what is named. Returns what is to be done,
+    /// and what failed.
+    fn play(on: &mut BTreeMap<u32, Speaker>, devices: &[u32], refuses: &str) -> (Steps, Option<String>) {
+        let now = Instant::now();
+        let link = |device: &u32| {
+            let (name, link_address) = (format!("eth{device}"), Some([2, 0, 0, 0, 0, *device as u8]));
+            (*device, Link { name, link_address, has_carrier: true, ..Link::default() })
+        };
+        let network = Node { links: [2, 3, 4].iter().map(link).collect(), ..Node::default() };
+        let candidate = |device: &u32| (*device, [(VIP, [OWN, 7].into())].into());
+        let candidates = devices.iter().map(candidate).collect();
+        let keys = Keys { keys: Default::default(), signs: 0 };
+        let refused = |what: &'static str| match refuses == what {
+            true => Err(TableError::Failed { name: "SEGMENTS", what, source: io::Error::other("no") }),
+            false => Ok(()),
+        };
+        let stored = RefCell::new(Vec::new());
+        let means = Means {
+            admit: &|_| if refuses == "admit" { Err(io::Error::other("no")) } else { Ok(()) },
+            begin: &|device, name| {
+                refused("begin")?;
+                let mut ownership = Segment::new(OWN, RULES, 9, 1, now);
+                ownership.adopt(VIP, 5, now);
+                let entry = Entry { node: OWN, boot: device.into(), ..Entry::default() };
+                Ok(Speaker::new(name, entry, ownership, now))
+            },
+            put: &|device, entry| {
+                assert_eq!(entry.link[5], device as u8);
+                stored.borrow_mut().push(device);
+                refused("put")
+            },
+        };
+        let allowed = Allowed { candidates, rules: RULES, keys, network: &network };
+        let before: Vec<u32> = on.keys().copied().collect();
+        let outcome = follow(OWN, on, allowed, &means, now);
+        assert!(stored.borrow().iter().all(|device| !before.contains(device)), "each once");
+        outcome
+    }
+
+    #[test]
+    fn what_ended_is_closed_also_where_another_device_fails() {
+        for refuses in ["admit", "begin", "put"] {
+            let mut on = BTreeMap::new();
+            assert!(play(&mut on, &[2, 4], "nothing").1.is_none());
+            let (steps, failed) = play(&mut on, &[3, 4], refuses);
+            assert!(steps.contains(&(2, Step::Close(VIP))), "{refuses}: {steps:?}");
+            assert!(failed.is_some_and(|why| why.contains("device eth")), "{refuses}");
+            assert!(
+                on.keys().eq([&4]),
+                "{refuses}: without answers to heartbeats others take this node for dead"
+            );
+            // It is tried again.
+            assert!(play(&mut on, &[3, 4], "nothing").1.is_none());
+            assert!(on.keys().eq([&3, &4]), "{refuses}");
+        }
+    }
 }
