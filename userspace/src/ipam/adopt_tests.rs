@@ -221,10 +221,10 @@ fn who_asks_for_what_cannot_be_read_keeps_what_the_status_has() {
     let problem = allocation.problem.as_ref().unwrap();
     assert_eq!(problem.reason, Some(EventReason::LoadBalancerFailed));
     assert!(problem.what.starts_with("not all addresses that it asks for can be read"), "{problem}");
-    assert_eq!(got_service(&cluster, "a/new"), "192.0.2.8", "it has nothing to lose");
+    assert_eq!(got_service(&cluster, "a/new"), "AddressNotUsable", "MetalLB gives it nothing either");
     // One that was granted its addresses has changed its request since.
     cluster.possession.add_address(&object(Kind::Service, "a/has"), ip("192.0.2.5"));
-    assert_eq!(got_service(&cluster, "a/has"), "192.0.2.7");
+    assert_eq!(got_service(&cluster, "a/has"), "192.0.2.5 AddressNotUsable");
 }
 
 /// MetalLB does not bind keys to namespaces; we do.

@@ -179,8 +179,11 @@ fn service_claim<'a>(
     families: &[bool],
 ) -> Claimant<'a> {
     claimant.field = if balancer.field.is_empty() { "spec.ipFamilies" } else { &balancer.field };
-    for address in &balancer.addresses {
-        claimant.wants(*address);
+    // What it asks for is not known in full: as with MetalLB, it keeps what it has until that is corrected.
+    let is_unclear = !balancer.unreadable.is_empty() || balancer.also_asked.is_some();
+    let asked = if is_unclear { claimant.given.clone() } else { balancer.addresses.clone() };
+    for address in asked {
+        claimant.wants(address);
     }
     claimant.refused.extend(contradiction(balancer));
     if !balancer.addresses.is_empty() || !balancer.field.is_empty() {
@@ -201,6 +204,12 @@ fn service_claim<'a>(
 
 /// Returns what of a Service's request by value contradicts the rest of it, as MetalLB sees it, and why.
 fn contradiction(balancer: &LoadBalancerSpec) -> Option<(String, String)> {
+    if let Some(text) = balancer.unreadable.first() {
+        return Some((
+            text.to_string(),
+            format!("{text:?} is no IP address: it gets all that it asks for or nothing"),
+        ));
+    }
     if let Some(alone) = &balancer.also_asked {
         let what = format!("it asks for {alone} by spec.loadBalancerIP too: one of both has to go");
         return Some((alone.to_string(), what));

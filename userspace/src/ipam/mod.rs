@@ -274,7 +274,7 @@ impl<'a> Ledger<'a> {
         let has_spare = wished.iter().any(|(_, is_needed)| !is_needed);
         let mut has = |index: &PoolIndex, is_v4: &bool| self.next(claimant, *index, *is_v4).is_some();
         for rank in ranks {
-            for counts_spare in [true, false] {
+            for counts_spare in [true, false].into_iter().filter(|counts_spare| has_spare || *counts_spare) {
                 let mut has_all = |index: &PoolIndex| {
                     let is_wanted = |is_needed: &bool| *is_needed || counts_spare;
                     wished.iter().all(|(is_v4, is_needed)| !is_wanted(is_needed) || has(index, is_v4))
@@ -296,10 +296,14 @@ impl<'a> Ledger<'a> {
     /// Returns the first address of a pool and family that is free, or that others share with it.
     fn next(&mut self, claimant: &Claimant<'a>, index: PoolIndex, is_v4: bool) -> Option<IpAddr> {
         let Self { pools, owners, holders, shares, .. } = self;
+        if pools.is_closed(index) {
+            return None;
+        }
         let free = pools
             .next(index, is_v4, |address| owners.contains_key(&address) || holders.contains_key(&address));
         let shared =
             shares.find(&claimant.name.namespace, &claimant.share, is_v4, pools.ranges(index, is_v4));
+        let shared = shared.filter(|address| !pools.avoids(index, *address));
         let in_order = |address: &IpAddr| (pools.range_of(index, *address), *address);
         free.into_iter().chain(shared).min_by_key(in_order)
     }
@@ -320,7 +324,9 @@ impl<'a> Ledger<'a> {
             {
                 return Some(format!("{address} is in {named}, not in the pool {asked}"));
             }
-            if !keeps && holding.iter().all(|index| self.pools.avoids(*index, address)) {
+            // Only status says what a Gateway without listeners has.
+            let has_it = claimant.given.contains(&address) && !self.cluster.possession.is_had(address);
+            if !keeps && !has_it && holding.iter().all(|index| self.pools.avoids(*index, address)) {
                 return Some(format!("{address} is one that {named} leaves out (avoidBuggyIPs)"));
             }
             if !keeps && !self.may_have(claimant, address) {

@@ -1,10 +1,10 @@
 //! What MetalLB's own controller gives and refuses (`cargo xtask test witness`), each as a rule.
 
-use super::pool_tests::pool;
+use super::pool_tests::{ask, pool};
 use super::service_tests::share;
 use super::tests::{cluster, families, got_service, ip, name, object as object_ref, service};
 use super::*;
-use crate::model::cluster::{LoadBalancerSpec, PoolScope};
+use crate::model::cluster::{LoadBalancerSpec, PoolScope, PoolsClosed};
 use std::sync::Arc;
 
 fn balancer<'a>(cluster: &'a mut Cluster, object: &str) -> &'a mut LoadBalancerSpec {
@@ -73,6 +73,46 @@ fn what_it_asks_for_by_value_is_of_its_families_and_said_once() {
     assert_eq!(got_service(&cluster, "a/one"), "AddressNotUsable");
     grant(&mut cluster, "a/one", "192.0.2.1");
     assert_eq!(got_service(&cluster, "a/one"), "192.0.2.1 AddressNotUsable");
+}
+
+/// A typo takes no address from who has one, and is given no part of the rest.
+#[test]
+fn what_cannot_be_read_is_refused_with_all_the_rest() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9"]);
+    for (object, addresses) in [("a/some", &["192.0.2.1"][..]), ("a/none", &[][..])] {
+        service(&mut cluster, object, 1, addresses);
+        let balancer = balancer(&mut cluster, object);
+        balancer.field = "metadata.annotations[metallb.io/loadBalancerIPs]".into();
+        balancer.unreadable = vec!["192.0.2.x".into()];
+        assert_eq!(got_service(&cluster, object), "AddressNotUsable");
+    }
+    for (object, address) in [("a/some", "192.0.2.1"), ("a/none", "192.0.2.2")] {
+        grant(&mut cluster, object, address);
+        assert_eq!(got_service(&cluster, object), format!("{address} AddressNotUsable"));
+    }
+}
+
+/// MetalLB may answer there, too.
+#[test]
+fn nobody_comes_into_an_address_of_a_pool_while_metallb_runs() {
+    let mut cluster = cluster(&[]);
+    pool(&mut cluster, "p", &["192.0.2.1-192.0.2.9"], |_| {});
+    for (object, age, port) in [("a/has", 1, 443), ("a/new", 2, 80)] {
+        service(&mut cluster, object, age, &[]);
+        share(&mut cluster, object, "k", &[port]);
+        ask(&mut cluster, object, Some("p"));
+    }
+    grant(&mut cluster, "a/has", "192.0.2.1");
+    cluster.possession.note_pool(object_ref(Kind::Service, "a/has"), "p");
+    assert_eq!(got_service(&cluster, "a/new"), "192.0.2.1");
+    cluster.pools_closed = Some(PoolsClosed {
+        why: "MetalLB runs".into(),
+        brief: "MetalLB runs".into(),
+        may_run: true,
+        was_seen: true,
+    });
+    assert_eq!(got_service(&cluster, "a/has"), "192.0.2.1");
+    assert_eq!(got_service(&cluster, "a/new"), "AddressNotAssigned");
 }
 
 #[test]

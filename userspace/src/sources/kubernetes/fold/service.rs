@@ -114,7 +114,12 @@ fn load_balancer(
     found: &mut Findings,
     interner: &Interner,
 ) -> LoadBalancerSpec {
-    let annotated = ADDRESSES.iter().find_map(|name| Some((annotation(name), annotations.get(*name)?)));
+    // An empty one of MetalLB's, as charts render it, asks for nothing.
+    let is_meant = |name: &str, text: &str| name == ADDRESSES[0] || !text.trim().is_empty();
+    let annotated = ADDRESSES.iter().find_map(|name| {
+        let text = annotations.get(*name).filter(|text| is_meant(name, text))?;
+        Some((annotation(name), text))
+    });
     let alone = spec.load_balancer_ip.as_ref().filter(|text| !text.is_empty());
     // Our own annotation comes before all of MetalLB's fields.
     let of_metallb = annotated.as_ref().filter(|(field, _)| *field != annotation(ADDRESSES[0]));

@@ -194,6 +194,10 @@ fn the_strongest_place_for_addresses_wins() {
     assert_eq!(also_asked("loadBalancerIP: 192.0.2.3", &format!("{ours}, {metallb}")), None);
     assert_eq!(also_asked("loadBalancerIP: 192.0.2.3", ""), None);
     assert_eq!(also_asked("loadBalancerIP: ''", metallb), None);
+    let empty = load_balancer("loadBalancerIP: 192.0.2.3", "metallb.io/loadBalancerIPs: ' '");
+    let (found, field, problems) = addresses(&empty);
+    assert_eq!((found, field.as_str(), problems.len()), (vec![ip("192.0.2.3")], "spec.loadBalancerIP", 0));
+    assert_eq!(also_asked("loadBalancerIP: 192.0.2.3", "metallb.io/loadBalancerIPs: ''"), None);
 }
 
 #[test]
