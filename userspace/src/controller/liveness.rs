@@ -74,7 +74,9 @@ impl Seen {
             duration => duration.min(DURATION_MAX),
         };
         match self.is_renewed {
-            _ if self.lease.holder.is_empty() || watched - self.changed >= lasts => Life::Dead,
+            _ if self.lease.has_left || self.lease.holder.is_empty() || watched - self.changed >= lasts => {
+                Life::Dead
+            }
             true => Life::Alive,
             false => Life::Unconfirmed,
         }
@@ -201,6 +203,16 @@ mod tests {
 
     fn after(begun: Instant, seconds: u32) -> Instant {
         begun + Duration::from_secs(seconds.into())
+    }
+
+    /// Otherwise `Programmed` waited for nodes that no DaemonSet selects any more, until their Leases end.
+    #[test]
+    fn one_whose_node_has_left_is_dead_at_once() {
+        let (mut liveness, start) = (Liveness::default(), Instant::now());
+        liveness.listed([lease("a", 0), lease("b", 0)].into(), start);
+        let (node, renewed) = lease("b", 1);
+        liveness.put(node, AgentLease { has_left: true, ..renewed }, after(start, 1));
+        assert_eq!((of(&liveness, Life::Unconfirmed), of(&liveness, Life::Alive)), (vec!["a"], vec![]));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use tracing::{debug, warn};
 use super::answer::{WriteError, answer};
 use super::identity::Identity;
 use super::renewals::Renewals;
-use crate::sources::kubernetes::api::lease_report::LeaseReport;
+use crate::sources::kubernetes::api::lease_report::{LeaseReport, come_back};
 use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::chance;
 
@@ -235,6 +235,7 @@ async fn renew(
     let mut renewals = Renewals::new(Instant::now());
     // Of what the Lease says.
     let mut epoch = 0;
+    let mut is_first = true;
     let former = |lease: Option<&Lease>, epoch: u64, said: &Said| {
         let report = lease.and_then(reported).filter(|_| epoch == said.epoch);
         report.map_or(0, |report| report.claims_version)
@@ -249,11 +250,15 @@ async fn renew(
                 let state = written.borrow_and_update().clone();
                 let renewed = known.write(|before| {
                     let former = former(before, epoch, &saying);
-                    lease(before, &identity, &saying.sayable(&state, former), now)
+                    let mut lease = lease(before, &identity, &saying.sayable(&state, former), now);
+                    if is_first {
+                        come_back(lease.metadata.annotations.get_or_insert_default());
+                    }
+                    lease
                 });
                 let renewed = renewed.await;
                 match &renewed {
-                    Ok(()) => epoch = saying.epoch,
+                    Ok(()) => (epoch, is_first) = (saying.epoch, false),
                     Err(error) => {
                         warn!(%error, lease = known.name, "the Lease is not renewed");
                         known.object = None;

@@ -28,6 +28,11 @@ pub fn leave(annotations: &mut BTreeMap<String, String>, holder: &str) {
     annotations.insert(LEFT.to_owned(), holder.to_owned());
 }
 
+/// Takes that back: an agent of the same Pod runs again.
+pub fn come_back(annotations: &mut BTreeMap<String, String>) {
+    annotations.remove(LEFT);
+}
+
 /// Whether a Lease says so of its holder.
 pub fn has_left(annotations: &BTreeMap<String, String>, holder: &str) -> bool {
     annotations.get(LEFT).is_some_and(|left| left == holder)
