@@ -10,7 +10,7 @@ use serde_json::Value;
 use tests::addresses::{FAMILIES, server_name};
 use tests::config::Config;
 use tests::live_frames::Every;
-use tests::pinned::{pinned_program, pinned_xdp_link};
+use tests::pinned::{detach_link, pinned_program, pinned_xdp_link};
 use tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
 
 use crate::open::Open;
@@ -139,6 +139,18 @@ fn nothing_is_lost_while_it_comes_and_goes() {
         }
         assert!(count(&daemon.reasons().unwrap(), "XdpAnswered") > 0);
     });
+}
+
+/// No change of what is served brings it back, and the kernel reports none of the device.
+#[test]
+fn what_another_program_detached_is_attached_again() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
+    assert_attached(&scene);
+    detach_link(&pin(&scene)).unwrap();
+    assert_eq!(attached(&scene.lab), None);
+    assert!(eventually(Duration::from_secs(60), || attached(&scene.lab).is_some()), "{}", scene.daemon.log());
+    assert_answered(&scene, true);
 }
 
 #[test]

@@ -31,6 +31,8 @@ struct Done {
     node: Arc<Node>,
     served: BTreeSet<u32>,
     at: Instant,
+    /// Devices that have XDP.
+    attached: BTreeSet<u32>,
     problems: Vec<Problem>,
 }
 
@@ -58,25 +60,35 @@ impl Fronts {
         if let Some(last) = self.last.as_ref().filter(|last| last.is_for(names, node, served, now)) {
             return last.problems.clone();
         }
-        let problems = follow(names, node, served, programs, pins);
+        let (attached, problems) = follow(names, node, served, programs, pins);
         self.last = Some(Done {
             names: names.to_vec(),
             node: Arc::clone(node),
             served: served.clone(),
             at: now,
+            attached,
             problems: problems.clone(),
         });
         problems
     }
+
+    /// Forgets what was done last if a device has lost XDP since, or it is time to try again what was refused. Returns whether it did.
+    pub(super) fn is_to_be_repeated(&mut self, pins: &Pins) -> bool {
+        let is_lost = |index: &u32| !matches!(front::program(pins, *index), Ok(Some(_)));
+        let is_due = |last: &Done| !last.problems.is_empty() && last.at.elapsed() >= AGAIN;
+        let last = self.last.take_if(|last| is_due(last) || last.attached.iter().any(is_lost));
+        last.is_some()
+    }
 }
 
+/// Returns the devices that have XDP, and what there is to say.
 fn follow(
     names: &[Arc<str>],
     node: &Node,
     served: &BTreeSet<u32>,
     programs: &mut Programs,
     pins: &Pins,
-) -> Vec<Problem> {
+) -> (BTreeSet<u32>, Vec<Problem>) {
     let mut problems = Vec::new();
     let mut keep = BTreeSet::new();
     for name in names {
@@ -100,7 +112,7 @@ fn follow(
     if let Err(error) = leave(&keep, node, pins) {
         problems.push(Problem::warning(FIELD, format!("XDP stays where it is not wanted: {error}"), LOOK));
     }
-    problems
+    (keep, problems)
 }
 
 /// Detaches XDP from all other devices.
@@ -183,6 +195,7 @@ mod tests {
             node: Arc::clone(&node),
             served: served.clone(),
             at,
+            attached: BTreeSet::new(),
             problems,
         };
         let late = at + AGAIN;
