@@ -170,11 +170,11 @@ fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
         assert!(!without.contains(unknown), "{without}");
     }
     let with = file(&[
-        "--set=addresses.l2=true,addresses.rebalanceAfter=never,addresses.onIsolation=Hold",
+        "--set=addresses.l2=true,addresses.rebalanceAfter=never,addresses.onIsolation=Withdraw",
         "--set=agentGraceSeconds=2",
     ]);
     assert!(with.contains("\n  l2: true\n") && with.contains("\nagentGraceSeconds: 2\n"), "{with}");
-    assert!(with.contains("\n  rebalanceAfter: never\n  onIsolation: Hold\n"), "{with}");
+    assert!(with.contains("\n  rebalanceAfter: never\n  onIsolation: Withdraw\n"), "{with}");
     for refused in [
         "agentGraceSeconds=0",
         "agentGraceSeconds=3601",

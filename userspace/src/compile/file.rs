@@ -3,8 +3,7 @@
 
 use crate::model::problem::closest;
 use crate::model::{
-    BackendSpec, DesiredListener, DesiredRoute, Elsewhere, Facts, ListenerSpec, Pattern, Problem, Protocol,
-    RouteSpec,
+    BackendSpec, DesiredListener, DesiredRoute, Facts, ListenerSpec, Pattern, Problem, Protocol, RouteSpec,
 };
 use common::maps::address::Address;
 use common::maps::route::MEMBERS_MAX;
@@ -209,7 +208,7 @@ impl<'a> Compiler<'a> {
                 source_ranges,
                 affinity: route.affinity,
                 traffic: route.traffic,
-                elsewhere: Elsewhere::default(),
+                elsewhere: None,
             });
         }
         routes

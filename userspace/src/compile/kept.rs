@@ -3,7 +3,7 @@
 //! compile.
 
 use super::capacity::Load;
-use crate::model::{BackendSpec, Desired, DesiredRoute, Elsewhere, Pattern, Protocol, RouteSpec};
+use crate::model::{BackendSpec, Desired, DesiredRoute, Pattern, Protocol, RouteSpec};
 use common::maps::address::Address;
 use common::maps::route::MEMBERS_MAX;
 use foldhash::fast::RandomState;
@@ -161,7 +161,7 @@ impl Kept {
             source_ranges: spec.source_ranges.clone(),
             affinity: spec.affinity,
             traffic: spec.traffic,
-            elsewhere: Elsewhere::default(),
+            elsewhere: None,
         })
     }
 }

@@ -23,21 +23,21 @@ impl Check<'_> {
         (rebalance, on_isolation): (Option<Text<'_>>, Option<Text<'_>>),
     ) -> AnnouncingPolicy {
         let (grace, rebalance) = (self.grace(grace), self.rebalance(rebalance));
-        let withdraws = on_isolation.is_none_or(|text| self.withdraws(text));
+        let withdraws = on_isolation.is_some_and(|text| self.withdraws(text));
         AnnouncingPolicy { own_ranges: l2.unwrap_or(false), grace, rebalance, withdraws }
     }
 
     fn withdraws(&mut self, text: Text<'_>) -> bool {
         match &*text {
-            "Hold" => return false,
-            "Withdraw" => {}
+            "Withdraw" => return true,
+            "Hold" => {}
             _ => {
                 let problem =
                     Problem::error("addresses.onIsolation", "is no such action", "write Withdraw or Hold");
                 self.problems.push(problem.value(text));
             }
         }
-        true
+        false
     }
 
     fn grace(&mut self, seconds: Option<i64>) -> Duration {

@@ -449,16 +449,17 @@ savedState:
             own_ranges: false,
             grace: Duration::from_secs(15),
             rebalance: Some(Duration::from_mins(10)),
-            withdraws: true,
+            withdraws: false,
         };
         assert_eq!(read(FILE), preset);
         let set = read(
             "addresses: {ranges: [192.0.2.0/28], l2: true, rebalanceAfter: never}\nagentGraceSeconds: 2\n",
         );
         let grace = Duration::from_secs(2);
-        assert_eq!(set, AnnouncingPolicy { own_ranges: true, grace, rebalance: None, withdraws: true });
+        assert_eq!(set, AnnouncingPolicy { own_ranges: true, grace, rebalance: None, withdraws: false });
         assert_eq!(read("addresses: {rebalanceAfter: 90s}\n").rebalance, Some(Duration::from_secs(90)));
         assert!(!read("addresses: {onIsolation: Hold}\n").withdraws);
+        assert!(read("addresses: {onIsolation: Withdraw}\n").withdraws);
         let wrong = problems("addresses: {onIsolation: hold}\n");
         assert!(wrong[0].contains("addresses.onIsolation: is no such action"), "{wrong:?}");
         for wrong in ["0s", "1500ms", "366d", "10", "Never", "soon"] {

@@ -26,7 +26,7 @@ pub const REBALANCE: Duration = Duration::from_mins(10);
 
 impl Default for AnnouncingPolicy {
     fn default() -> Self {
-        Self { own_ranges: false, grace: GRACE, rebalance: Some(REBALANCE), withdraws: true }
+        Self { own_ranges: false, grace: GRACE, rebalance: Some(REBALANCE), withdraws: false }
     }
 }
 

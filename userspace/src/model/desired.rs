@@ -62,28 +62,33 @@ pub struct DesiredRoute {
     pub affinity: Affinity,
     /// Whether its backends are on this node, and see their clients' own addresses.
     pub traffic: TrafficPolicy,
-    /// Of which families other nodes have backends of it, if this one leads only to its own.
-    pub elsewhere: Elsewhere,
+    /// Which other nodes have backends of it, if this one leads only to its own; `None`: none.
+    pub elsewhere: Option<Arc<Elsewhere>>,
 }
 
-/// The families of which other nodes have backends that take connections, as far as is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The other nodes that have backends which take connections, as far as is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// IPv4.
-    pub v4: bool,
-    /// IPv6.
-    pub v6: bool,
+    /// Their names, by the family of the backends: IPv4, IPv6.
+    nodes: [BTreeSet<Arc<str>>; 2],
+    /// Nothing is known of them, and there may be some.
+    pub is_unknown: bool,
 }
 
 impl Elsewhere {
-    /// Notes a backend of a family on another node.
-    pub fn add(&mut self, is_v4: bool) {
-        *if is_v4 { &mut self.v4 } else { &mut self.v6 } = true;
+    /// That of which nothing is known.
+    pub fn unknown() -> Self {
+        Self { is_unknown: true, ..Self::default() }
     }
 
-    /// Whether there is one of a family.
-    pub fn has(self, is_v4: bool) -> bool {
-        if is_v4 { self.v4 } else { self.v6 }
+    /// Notes a backend of a family on another node.
+    pub fn add(&mut self, is_v4: bool, node: &Arc<str>) {
+        self.nodes[usize::from(!is_v4)].insert(Arc::clone(node));
+    }
+
+    /// The nodes that have some of a family.
+    pub fn nodes(&self, is_v4: bool) -> &BTreeSet<Arc<str>> {
+        &self.nodes[usize::from(!is_v4)]
     }
 }
 

@@ -146,7 +146,7 @@ impl Saved {
                 affinity: if saved.by_address { Affinity::ClientIp } else { Affinity::None },
                 traffic: if saved.local { TrafficPolicy::Local } else { TrafficPolicy::Cluster },
                 // Not known without the API server: a node without backends leaves clients to others.
-                elsewhere: Elsewhere { v4: saved.local, v6: saved.local },
+                elsewhere: saved.local.then(|| Arc::new(Elsewhere::unknown())),
             }))
         });
         Some(Desired {
@@ -254,7 +254,7 @@ mod tests {
         let mut local = limited;
         let mut route = DesiredRoute::clone(&local.routes[0]);
         route.traffic = TrafficPolicy::Local;
-        route.elsewhere = Elsewhere { v4: true, v6: true };
+        route.elsewhere = Some(Arc::new(Elsewhere::unknown()));
         local.routes = [Arc::new(route)].into_iter().collect();
         write(&folder, &local, None).unwrap();
         assert!(

@@ -9,7 +9,7 @@ use common::maps::address::Address;
 use common::maps::backend::{
     BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -37,6 +37,17 @@ pub(super) fn behind_router(route: &str, spec: &BackendSpec) -> Problem {
     Problem::warning("", what, remedy)
 }
 
+/// Which nodes lead the clients of an address to a backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leading {
+    /// This one.
+    pub here: bool,
+    /// The names of others.
+    pub others: BTreeSet<Arc<str>>,
+    /// There may be others.
+    pub is_unknown: bool,
+}
+
 impl Planner<'_> {
     /// Returns the bits of the deliveries for which the programs look at senders, too.
     pub(super) fn deliveries(&self) -> u32 {
@@ -50,29 +61,33 @@ impl Planner<'_> {
 }
 
 impl Applied {
-    /// Returns the addresses at which this node has nobody to lead clients to, though other nodes have: all that listens there leads
-    /// to backends on the node alone, and none of the address's family takes connections. Where no node has one, all may refuse.
-    pub fn without_backends(&self, desired: &Desired) -> BTreeSet<IpAddr> {
+    /// Returns which nodes lead clients of an address to a backend, of the addresses where each leads only to its own: all that listens
+    /// there does.
+    pub fn leading(&self, desired: &Desired) -> BTreeMap<IpAddr, Leading> {
         let local = |listener: &DesiredListener| {
             let route = listener.route.and_then(|place| desired.routes.get(place));
             route.filter(|route| listener.protocol == Protocol::Tcp && route.traffic == TrafficPolicy::Local)
         };
-        let (mut without, mut with) = (BTreeSet::new(), Vec::new());
+        let (mut leading, mut all) = (BTreeMap::<IpAddr, Leading>::new(), Vec::new());
         for listener in &desired.listeners {
             let route = local(listener);
             for address in &listener.addresses {
-                let is_v4 = address.is_ipv4();
-                match route.filter(|route| !self.takes(route, is_v4)) {
-                    None => with.push(address),
-                    Some(route) if route.elsewhere.has(is_v4) => drop(without.insert(*address)),
-                    Some(_) => {}
+                let Some(route) = route else {
+                    all.push(address);
+                    continue;
+                };
+                let (is_v4, of_address) = (address.is_ipv4(), leading.entry(*address).or_default());
+                of_address.here |= self.takes(route, is_v4);
+                if let Some(elsewhere) = &route.elsewhere {
+                    of_address.others.extend(elsewhere.nodes(is_v4).iter().cloned());
+                    of_address.is_unknown |= elsewhere.is_unknown;
                 }
             }
         }
-        for address in with {
-            without.remove(address);
+        for address in all {
+            leading.remove(address);
         }
-        without
+        leading
     }
 
     /// Whether a route has a backend of a family that takes connections here.

@@ -60,8 +60,8 @@ addresses:
   rebalanceAfter: {{ . }}
   {{- end }}
   {{- end }}
-  {{- if eq (.Values.addresses.onIsolation | default "Withdraw") "Hold" }}
-  onIsolation: Hold
+  {{- if eq (.Values.addresses.onIsolation | default "Hold") "Withdraw" }}
+  onIsolation: Withdraw
   {{- end }}
 {{- $grace := int64 (.Values.agentGraceSeconds | default 15) }}
 {{- if ne $grace 15 }}

@@ -9,6 +9,7 @@ use common::maps::address::Address;
 use common::maps::route::MEMBERS_MAX;
 use foldhash::{HashMap, HashMapExt, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// The result of resolving a claim's Services and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,8 +22,8 @@ pub(super) struct Resolved {
     pub(super) excess: usize,
     /// Endpoints to be probed.
     pub(super) probes: Vec<(SocketAddr, ProbeSpec)>,
-    /// What other nodes lead to, if this one leads only to its own endpoints.
-    pub(super) elsewhere: Elsewhere,
+    /// Which other nodes have some, if each leads only to its own.
+    pub(super) elsewhere: Option<Arc<Elsewhere>>,
 }
 
 /// Endpoints by Service, for one lookup per reference.
@@ -78,9 +79,10 @@ impl<'a> Endpoints<'a> {
         let mut resolved = Resolved::default();
         let mut shares: Vec<Share<'_>> = Vec::with_capacity(references.len());
         let mut addresses = Vec::new();
+        let mut elsewhere = Elsewhere::default();
         for reference in references {
             if let Some(service) = reference.service().filter(|_| reference.weight > 0) {
-                self.note_others(service, traffic, &mut resolved.elsewhere);
+                self.note_others(service, traffic, &mut elsewhere);
             }
             let picks = match &reference.to {
                 Some(ClaimTarget::Service(service)) => self.picks(service, traffic, &mut resolved),
@@ -94,6 +96,7 @@ impl<'a> Endpoints<'a> {
             };
             shares.push(Share { weight: reference.weight, picks });
         }
+        resolved.elsewhere = (elsewhere != Elsewhere::default()).then(|| Arc::new(elsewhere));
         self.share_addresses(addresses, traffic, &mut shares);
         resolved.weigh(&shares);
         resolved
@@ -164,8 +167,8 @@ impl<'a> Endpoints<'a> {
         }
     }
 
-    /// Notes of which families other nodes lead to endpoints of a Service's port: those with a ready one, or else with one that
-    /// drains, as in [`Self::choose`]. What fails there is not known here.
+    /// Notes which other nodes lead to endpoints of a Service's port: those with a ready one, or else with one that drains, as in
+    /// [`Self::choose`]. What fails there is not known here.
     fn note_others(&self, service: &ServicePortRef, traffic: TrafficPolicy, elsewhere: &mut Elsewhere) {
         if traffic == TrafficPolicy::Cluster {
             return;
@@ -173,12 +176,15 @@ impl<'a> Endpoints<'a> {
         let endpoints = self.known.get(&service.name).copied().unwrap_or_default();
         let takes = |endpoint: &&Endpoint| {
             endpoint.port_name == service.port
-                && endpoint.node.is_some()
                 && !self.is_within(traffic, endpoint)
                 && matches!(endpoint.state, EndpointState::Ready | EndpointState::Draining)
                 && !self.dials_us(SocketAddr::new(endpoint.address, endpoint.port))
         };
-        endpoints.iter().filter(takes).for_each(|endpoint| elsewhere.add(endpoint.address.is_ipv4()));
+        for endpoint in endpoints.iter().filter(takes) {
+            if let Some(node) = &endpoint.node {
+                elsewhere.add(endpoint.address.is_ipv4(), node);
+            }
+        }
     }
 
     /// Decides which endpoints of a family take new connections.

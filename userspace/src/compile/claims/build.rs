@@ -81,7 +81,7 @@ pub(super) fn build<'c>(
         let backends = resolved.backends.clone().into();
         let source_ranges = lead.source_ranges.cloned();
         let (tenant, affinity, traffic) = (lead.tenant.cloned(), lead.affinity, lead.traffic);
-        let elsewhere = resolved.elsewhere;
+        let elsewhere = resolved.elsewhere.clone();
         let route =
             DesiredRoute { name, names, backends, tenant, source_ranges, affinity, traffic, elsewhere };
         routes.push((index, route, resolved, server_name));

@@ -171,7 +171,7 @@ pub(in crate::compile) fn refresh_file(
             source_ranges: route.source_ranges.clone(),
             affinity: route.affinity,
             traffic: route.traffic,
-            elsewhere: route.elsewhere,
+            elsewhere: route.elsewhere.clone(),
         })
     };
     let routes: Vec<DesiredRoute> = routes.iter().map(with_own).collect::<Option<_>>()?;

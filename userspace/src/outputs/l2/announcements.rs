@@ -12,7 +12,7 @@ use common::maps::settings::CookieKey;
 use sha2::{Digest, Sha256};
 use tracing::{debug, info};
 
-use super::candidates::{Candidates, candidates, node_id, withhold};
+use super::candidates::{Candidates, candidates, limit, node_id, spare};
 use super::kernel::Kernel;
 use super::ownership::{Rules, Standing};
 use super::readers::Readers;
@@ -25,6 +25,7 @@ use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
 use crate::model::{Announcement, Desired, Node, Problem};
 use crate::outputs::CookieKeys;
+use crate::plan::Leading;
 
 /// What could not be sent is sent again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -41,8 +42,10 @@ pub(super) struct Target {
     pub keys: Option<CookieKeys>,
     /// The node leaves the cluster.
     pub is_withdrawn: bool,
-    /// Addresses that it does not announce: it has nobody to lead their clients to, and others have.
-    pub withheld: BTreeSet<IpAddr>,
+    /// It refuses new connections.
+    pub is_draining: bool,
+    /// Which nodes lead to a backend, of the addresses where each leads only to its own: these announce them.
+    pub leading: BTreeMap<IpAddr, Leading>,
 }
 
 /// The announcements of all devices.
@@ -167,7 +170,11 @@ impl Announcements {
         let (addresses, devices) = (dialled(&target.desired), &target.devices);
         let (mut all, crowded) = candidates(announcement, &addresses, devices, &target.network);
         // The programs still drop questions for what another node announces.
-        withhold(&mut all, &target.withheld, node_id(node));
+        limit(&mut all, &target.leading, node_id(node));
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| target.is_draining) {
+            let here: BTreeSet<_> = kernel.here().copied().collect();
+            spare(&mut all, &here, node_id(node));
+        }
         self.crowded = crowded;
         let keys = match target.keys.as_ref().map(heartbeat_keys) {
             Some(keys) => keys,

@@ -142,7 +142,8 @@ impl Announcer {
                 announcement: node.announcement,
                 keys,
                 is_withdrawn,
-                withheld: served.withheld,
+                is_draining: node.is_draining,
+                leading: served.leading,
             };
             changes = self.bring();
         }
@@ -244,7 +245,7 @@ mod tests {
     }
 
     fn served(number: u64, is_whole: bool) -> Task {
-        Task::Served(Served { number, is_whole, devices: Some([2].into()), withheld: [].into() })
+        Task::Served(Served { number, is_whole, devices: Some([2].into()), leading: [].into() })
     }
 
     /// The numbers that were answered.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::ownership::NodeId;
 use crate::model::digest;
 use crate::model::{Announcement, AnnouncementRule, Node};
+use crate::plan::Leading;
 
 /// The most candidates of one segment: each asks all others ten times a second.
 const MOST: usize = 32;
@@ -62,11 +63,35 @@ pub(super) fn candidates(
     (found, crowded)
 }
 
-/// Takes a node out of the candidates for these addresses.
-pub(super) fn withhold(candidates: &mut Candidates, addresses: &BTreeSet<IpAddr>, node: NodeId) {
-    let all = candidates.values_mut().flatten();
-    for (_, nodes) in all.filter(|(address, _)| addresses.contains(address)) {
-        *nodes = nodes.iter().copied().filter(|other| *other != node).collect();
+/// Leaves only nodes among the candidates that lead to a backend, on each node the same: the first of them would otherwise be waited for,
+/// and be left an address that it does not take. Where none of the candidates does, all may refuse.
+pub(super) fn limit(candidates: &mut Candidates, leading: &BTreeMap<IpAddr, Leading>, own: NodeId) {
+    let mut known: BTreeMap<&str, NodeId> = BTreeMap::new();
+    for (address, nodes) in candidates.values_mut().flatten() {
+        let Some(Leading { here, others, is_unknown }) = leading.get(address) else { continue };
+        let others: Vec<NodeId> =
+            others.iter().map(|name| *known.entry(name).or_insert_with(|| node_id(name))).collect();
+        let leads = |node: &NodeId| match *node == own {
+            true => *here,
+            false => *is_unknown || others.contains(node),
+        };
+        let some: Arc<[NodeId]> = nodes.iter().copied().filter(leads).collect();
+        if !some.is_empty() {
+            *nodes = some;
+        }
+    }
+}
+
+/// Leaves a node that refuses new connections no candidate for what others may announce, but for what it announces already.
+pub(super) fn spare(candidates: &mut Candidates, here: &BTreeSet<(u32, IpAddr)>, own: NodeId) {
+    for (device, addresses) in candidates {
+        let new = addresses.iter_mut().filter(|(address, _)| !here.contains(&(*device, **address)));
+        for (_, nodes) in new {
+            let others: Arc<[NodeId]> = nodes.iter().copied().filter(|node| *node != own).collect();
+            if !others.is_empty() {
+                *nodes = others;
+            }
+        }
     }
 }
 
@@ -177,15 +202,48 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_has_nobody_to_lead_to_is_no_candidate_and_its_programs_still_know_the_address() {
+    fn nodes_that_have_nobody_to_lead_to_are_no_candidates_and_programs_still_know_the_address() {
         let both = announcement(2, vec![AnnouncementRule::default()]);
         let addresses = ["192.0.2.7", "192.0.2.8"].map(|text| text.parse().unwrap());
         let (mut found, _) = candidates(&both, &addresses.into(), &[2, 3].into(), &node());
-        withhold(&mut found, &[addresses[0]].into(), node_id("node01"));
-        for device in [2, 3] {
-            assert_eq!(*found[&device][&addresses[0]], *ids(&["node00"]));
-            assert_eq!(*found[&device][&addresses[1]], *ids(&["node00", "node01"]));
+        let leading = |here, others: &[&str], is_unknown| {
+            let others = others.iter().map(|name| Arc::from(*name)).collect();
+            [(addresses[0], Leading { here, others, is_unknown })].into()
+        };
+        let all = found.clone();
+        for (leading, expected) in [
+            (leading(false, &["node00"], false), &["node00"][..]),
+            (leading(true, &[], false), &["node01"]),
+            (leading(true, &["node00", "node07"], false), &["node00", "node01"]),
+            // No candidate does: each refuses.
+            (leading(false, &[], false), &["node00", "node01"]),
+            (leading(false, &["node07"], false), &["node00", "node01"]),
+            // It is not known which others do.
+            (leading(false, &[], true), &["node00"]),
+            (leading(true, &[], true), &["node00", "node01"]),
+        ] {
+            found.clone_from(&all);
+            limit(&mut found, &leading, node_id("node01"));
+            for device in [2, 3] {
+                assert_eq!(*found[&device][&addresses[0]], *ids(expected), "{leading:?}");
+                assert_eq!(*found[&device][&addresses[1]], *ids(&["node00", "node01"]));
+            }
         }
+    }
+
+    /// Clients would be refused that others serve.
+    #[test]
+    fn a_node_that_drains_is_no_candidate_for_what_it_does_not_announce() {
+        let both = announcement(2, vec![AnnouncementRule::default()]);
+        let addresses = ["192.0.2.7", "192.0.2.8"].map(|text| text.parse().unwrap());
+        let (mut found, _) = candidates(&both, &addresses.into(), &[2].into(), &node());
+        spare(&mut found, &[(2, addresses[0])].into(), node_id("node01"));
+        assert_eq!(*found[&2][&addresses[0]], *ids(&["node00", "node01"]));
+        assert_eq!(*found[&2][&addresses[1]], *ids(&["node00"]));
+        let only = announcement(1, vec![AnnouncementRule::default()]);
+        let (mut found, _) = candidates(&only, &addresses.into(), &[2].into(), &node());
+        spare(&mut found, &BTreeSet::new(), node_id("node00"));
+        assert_eq!(*found[&2][&addresses[1]], *ids(&["node00"]), "nobody else may");
     }
 
     #[test]

@@ -60,9 +60,70 @@ impl Reception {
     }
 }
 
+/// For how long a node is cut off, as far as turns on time show: one that was stopped has only not looked.
+#[derive(Debug, Default)]
+pub(super) struct Cut {
+    turned: Option<Instant>,
+    since: Option<Instant>,
+    /// Whether a router has answered: otherwise its silence shows nothing.
+    has_router: bool,
+}
+
+/// After a turn that comes so late, the time before it does not count.
+const LATE: Duration = Duration::from_millis(250);
+/// What is announced is withdrawn after so long without a frame, besides [`SILENCE`].
+const CUT: Duration = Duration::from_millis(300);
+/// The same without a carrier: a link that only negotiates is back before.
+const NO_CARRIER: Duration = Duration::from_secs(1);
+
+impl Cut {
+    /// A router has answered.
+    pub(super) fn answered(&mut self) {
+        self.has_router = true;
+    }
+
+    /// Takes whether the node is cut off at this turn. Returns whether it is to give up what others may announce.
+    pub(super) fn turn(&mut self, is_cut: bool, has_carrier: bool, now: Instant) -> bool {
+        let is_late = self.turned.replace(now).is_none_or(|before| now.duration_since(before) > LATE);
+        if !is_cut {
+            self.since = None;
+            return false;
+        }
+        if is_late {
+            self.since = None;
+        }
+        let since = *self.since.get_or_insert(now);
+        let is_shown = !has_carrier || self.has_router;
+        is_shown && now.duration_since(since) >= if has_carrier { CUT } else { NO_CARRIER }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Otherwise an agent that was stopped for a second gave up what its node serves well, and a router that never answered took it.
+    #[test]
+    fn a_node_is_cut_off_for_as_long_as_turns_on_time_show_it() {
+        let start = Instant::now();
+        let mut cut = Cut::default();
+        let mut turns = |range: std::ops::RangeInclusive<u64>, has_carrier| {
+            range
+                .step_by(100)
+                .map(|millis| cut.turn(true, has_carrier, after(start, millis)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(turns(0..=900, true), [false; 10], "no router has answered");
+        assert_eq!(turns(5_000..=5_900, false), [false; 10]);
+        assert_eq!(turns(6_000..=6_100, false), [true; 2], "no carrier for a second");
+        let mut cut = Cut::default();
+        cut.answered();
+        let mut turn = |is_cut, millis| cut.turn(is_cut, true, after(start, millis));
+        assert!(!turn(true, 0) && !turn(true, 200) && turn(true, 300) && turn(true, 400));
+        assert!(!turn(true, 2_000), "it was stopped");
+        assert!(!turn(true, 2_200) && turn(true, 2_300));
+        assert!(!turn(false, 2_400) && !turn(true, 2_500), "a frame came");
+    }
 
     fn after(start: Instant, millis: u64) -> Instant {
         start + Duration::from_millis(millis)

@@ -13,7 +13,7 @@ use common::wire::{arp, ndp};
 
 use super::ownership::{Action, Answer, Frame, NodeId, Rules, Segment, Standing};
 use super::parts::{Assembly, Part, cut};
-use super::reception::Reception;
+use super::reception::{Cut, Reception};
 use crate::model::Link;
 use crate::net::received;
 
@@ -58,6 +58,7 @@ pub(super) struct Speaker {
     only: BTreeSet<IpAddr>,
     /// Another device of this node announces on this segment.
     is_silent: bool,
+    cut: Cut,
 }
 
 impl Speaker {
@@ -79,6 +80,7 @@ impl Speaker {
             wanted,
             only,
             is_silent: false,
+            cut: Cut::default(),
         }
     }
 
@@ -179,6 +181,9 @@ impl Speaker {
     /// Takes what a host says: that it has an address, by this link address.
     pub(super) fn claimed(&mut self, address: IpAddr, link: [u8; 6], now: Instant) {
         self.reception.received(now);
+        if self.routers.iter().any(|(router, _)| *router == address) {
+            self.cut.answered();
+        }
         if link != self.entry.link {
             self.ownership.claimed(address, link, now);
         }
@@ -217,9 +222,10 @@ impl Speaker {
         if self.reception.is_asking(now) {
             steps.extend(self.routers.iter().filter_map(|(router, own)| self.question(*router, *own)));
         }
-        self.ownership.isolated(!self.has_carrier || self.reception.is_isolated(now), now);
-        // Without a router to ask, silence may be rest.
-        if !self.has_carrier || !self.routers.is_empty() {
+        let is_cut = !self.has_carrier || self.reception.is_isolated(now);
+        self.ownership.isolated(is_cut, now);
+        // Without a router that answers otherwise, silence may be rest.
+        if self.cut.turn(is_cut, self.has_carrier, now) && (!self.has_carrier || !self.routers.is_empty()) {
             self.ownership.withdraw(now);
         }
         let actions = self.ownership.turn(now);
@@ -459,7 +465,6 @@ mod tests {
 
     #[test]
     fn a_node_that_is_cut_off_withdraws_what_others_may_announce_unless_silence_may_be_rest() {
-        let second = |number: u64| Duration::from_secs(number);
         let router: (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         for (has_carrier, routers, nodes, stays) in [
             (true, vec![router], vec![OWN, OTHER], false),
@@ -467,13 +472,19 @@ mod tests {
             (true, vec![], vec![OWN, OTHER], true),
             (true, vec![router], vec![OWN], true),
         ] {
+            let turn = |this: &mut Speaker, start: Instant| -> Vec<Step> {
+                let turns =
+                    (10..=22).map(|tenths| this.turn(start + Duration::from_millis(100 * tenths), 7).1);
+                turns.flatten().collect()
+            };
             let start = Instant::now();
             let mut this = speaker(OWN, LINK, 5, start);
             this.ownership.adopt(VIP, 3, start);
             this.allow([(VIP, nodes.clone().into())].into(), RULES, start);
             let device = Link { name: "no device".into(), mtu: 1500, has_carrier, ..Link::default() };
             this.follow(&device, LINK, routers.clone(), &keys(5));
-            let (_, steps) = this.turn(start + second(1), 7);
+            this.claimed(router.0, [6; 6], start);
+            let steps = turn(&mut this, start);
             let is_closed = steps.contains(&Step::Close(VIP));
             assert_eq!(!is_closed, stays, "{has_carrier} {routers:?} {nodes:?}");
             // Where the rules have it so, it goes on.
@@ -482,7 +493,8 @@ mod tests {
             let holds = Rules { withdraws: false, ..RULES };
             this.allow([(VIP, nodes.into())].into(), holds, start);
             this.follow(&device, LINK, routers, &keys(5));
-            let (_, steps) = this.turn(start + second(1), 7);
+            this.claimed(router.0, [6; 6], start);
+            let steps = turn(&mut this, start);
             assert!(!steps.contains(&Step::Close(VIP)));
         }
     }

@@ -1,12 +1,13 @@
 //! What the thread that announces is sent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::outputs::Order;
+use crate::plan::Leading;
 
 /// A task for the thread.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ pub(crate) struct Served {
     pub is_whole: bool,
     /// Indices of the devices with the program; `None`: not known.
     pub devices: Option<BTreeSet<u32>>,
-    /// Addresses at which this node has nobody to lead clients to, though other nodes have.
-    pub withheld: BTreeSet<IpAddr>,
+    /// Which nodes lead to a backend, of the addresses where each leads only to its own.
+    pub leading: BTreeMap<IpAddr, Leading>,
 }
 
 /// A frame of another host.

@@ -1,6 +1,6 @@
 //! What the kernel holds, and the writes that keep it in step with what is desired.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::replace;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::dataplane::read;
 use crate::dataplane::table::TableError;
 use crate::model::{Desired, Problem};
 use crate::outputs::{Done, Drifted, Exception, Order, StartError};
-use crate::plan::{self, Applied, Change, Plan, plan};
+use crate::plan::{self, Applied, Change, Leading, Plan, plan};
 
 /// The kernel side and what is known about it.
 pub(super) struct Control {
@@ -337,9 +337,9 @@ impl Control {
         &self.hooks.tcx
     }
 
-    /// Returns the addresses at which this node has nobody to lead clients to, though other nodes have.
-    pub(super) fn without_backends(&self) -> BTreeSet<IpAddr> {
-        self.applied.without_backends(&self.desired)
+    /// Returns which nodes lead to a backend, of the addresses where each leads only to its own.
+    pub(super) fn leading(&self) -> BTreeMap<IpAddr, Leading> {
+        self.applied.leading(&self.desired)
     }
 
     /// Returns the names of the devices that have the program, joined by commas.
@@ -381,6 +381,9 @@ impl Control {
             let (node, programs) = (self.egress.node(), &mut self.programs);
             repaired += self.complaints.drift.look_at_devices(&self.hooks.tcx, programs, &self.pins, node);
             self.complaints.exceptions = self.unheld();
+            if self.hooks.fronts.is_to_be_repeated(&self.pins) {
+                self.follow_fronts(&self.hooks.tcx.clone());
+            }
         }
         let exceptions = self.exceptions();
         (repaired > 0 || exceptions != before).then_some(Drifted { exceptions, repaired })

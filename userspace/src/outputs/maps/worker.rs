@@ -130,11 +130,11 @@ impl Worker {
             }
         };
         if let Some(served) = &self.options.served {
-            let (devices, withheld) = match &self.stage {
-                Stage::Writing(control) => (Some(control.attached().clone()), control.without_backends()),
+            let (devices, leading) = match &self.stage {
+                Stage::Writing(control) => (Some(control.attached().clone()), control.leading()),
                 _ => Default::default(),
             };
-            served.send(Served { number, is_whole: outcome.is_ok(), devices, withheld });
+            served.send(Served { number, is_whole: outcome.is_ok(), devices, leading });
         }
         let (problems, exceptions, devices) = match &self.stage {
             Stage::Writing(control) => (control.problems().to_vec(), control.exceptions(), control.devices()),

@@ -3,9 +3,11 @@
 use super::check::{carried_out, fresh};
 use super::*;
 use crate::model::{Elsewhere, TrafficPolicy};
+use crate::plan::Leading;
 use common::maps::address::Address;
 use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT};
 use common::maps::listener::ROLE_BACKEND;
+use std::net::IpAddr;
 
 const VIP: &str = "192.0.2.7";
 
@@ -103,41 +105,44 @@ fn a_backend_whose_next_hop_is_lost_is_still_known_by_its_address() {
 }
 
 #[test]
-fn an_address_is_without_backends_where_all_that_listens_leads_to_none_on_this_node() {
-    let without = |desired: &Desired, hops: &Hops| -> Vec<String> {
+fn an_address_where_all_that_listens_leads_to_the_nodes_own_backends_is_led_by_who_has_some() {
+    let leading = |desired: &Desired, hops: &Hops| -> Vec<String> {
         let planned = plan(&Applied::default(), desired, hops);
-        planned.applied.without_backends(desired).iter().map(ToString::to_string).collect()
+        let text = |(address, Leading { here, others, is_unknown }): (IpAddr, Leading)| {
+            assert!(!is_unknown);
+            let others = others.iter().map(|node| format!(" {node}"));
+            format!("{address}{}{}", if here { " here" } else { "" }, others.collect::<String>())
+        };
+        planned.applied.leading(desired).into_iter().map(text).collect()
     };
-    let (v4, v6) = (VIP.to_owned(), "2001:db8::7".to_owned());
-    let both = Elsewhere { v4: true, v6: true };
-    let only = |traffic, backends: &[_]| elsewhere(only(traffic, backends), both);
+    let only = |traffic, backends: &[_]| elsewhere(only(traffic, backends));
     for (traffic, backends, expected) in [
-        (TrafficPolicy::Local, &[("10.1.0.1", 1), ("fd01::1", 1)][..], vec![]),
-        (TrafficPolicy::Local, &[("10.1.0.1", 1)], vec![v6.clone()]),
-        (TrafficPolicy::Local, &[("10.1.0.1", 0), ("fd01::1", 1)], vec![v4.clone()]),
-        (TrafficPolicy::Local, &[], vec![v4.clone(), v6.clone()]),
-        (TrafficPolicy::Cluster, &[], vec![]),
+        (TrafficPolicy::Local, &[("10.1.0.1", 1), ("fd01::1", 1)][..], &[" here n4", " here n6"][..]),
+        (TrafficPolicy::Local, &[("10.1.0.1", 1)], &[" here n4", " n6"]),
+        (TrafficPolicy::Local, &[("10.1.0.1", 0), ("fd01::1", 1)], &[" n4", " here n6"]),
+        (TrafficPolicy::Local, &[], &[" n4", " n6"]),
+        (TrafficPolicy::Cluster, &[], &[]),
     ] {
         let desired = only(traffic, backends);
-        assert_eq!(without(&desired, &ways(&desired)), expected, "{traffic:?} {backends:?}");
+        let expected: Vec<String> =
+            [VIP, "2001:db8::7"].iter().zip(expected).map(|(at, who)| format!("{at}{who}")).collect();
+        assert_eq!(leading(&desired, &ways(&desired)), expected, "{traffic:?} {backends:?}");
     }
     let desired = only(TrafficPolicy::Local, &[("10.1.0.1", 1), ("fd01::1", 1)]);
-    assert_eq!(without(&desired, &Hops::default()), [v4.clone(), v6.clone()], "no route to them");
-    // What no other node has, each refuses.
-    let nobody = elsewhere(only(TrafficPolicy::Local, &[]), Elsewhere { v4: false, v6: true });
-    assert_eq!(without(&nobody, &ways(&nobody)), std::slice::from_ref(&v6));
+    let none = [format!("{VIP} n4"), "2001:db8::7 n6".to_owned()];
+    assert_eq!(leading(&desired, &Hops::default()), none, "no route to them");
     // Another port of the address is served on every node, or leads to a backend here.
     let two = |second: RouteSpec, protocol| {
         let listeners =
             vec![listener("l", &[VIP], 443, Protocol::Tcp, None), listener("m", &[VIP], 444, protocol, None)];
         let first = RouteSpec { traffic: TrafficPolicy::Local, ..route("r", &["l"], &[], &[]) };
-        elsewhere(desired_of(listeners, vec![first, second]), both)
+        elsewhere(desired_of(listeners, vec![first, second]))
     };
     let other = |traffic, backends: &[_]| RouteSpec { traffic, ..route("s", &["m"], &[], backends) };
     for (desired, expected) in [
         (two(other(TrafficPolicy::Cluster, &[]), Protocol::Tcp), vec![]),
-        (two(other(TrafficPolicy::Local, &[("10.1.0.1", 1)]), Protocol::Tcp), vec![]),
-        (two(other(TrafficPolicy::Local, &[]), Protocol::Tcp), vec![v4.clone()]),
+        (two(other(TrafficPolicy::Local, &[("10.1.0.1", 1)]), Protocol::Tcp), vec![format!("{VIP} here n4")]),
+        (two(other(TrafficPolicy::Local, &[]), Protocol::Tcp), vec![format!("{VIP} n4")]),
         (
             two(
                 RouteSpec {
@@ -149,14 +154,18 @@ fn an_address_is_without_backends_where_all_that_listens_leads_to_none_on_this_n
             vec![],
         ),
     ] {
-        assert_eq!(without(&desired, &ways(&desired)), expected, "{desired:?}");
+        assert_eq!(leading(&desired, &ways(&desired)), expected, "{desired:?}");
     }
 }
 
-/// Returns the same with such backends of all routes to backends on the node on other nodes.
-fn elsewhere(desired: Desired, elsewhere: Elsewhere) -> Desired {
+/// Returns the same with backends on other nodes, one for each family, of all routes to backends on the node.
+fn elsewhere(desired: Desired) -> Desired {
+    let mut others = Elsewhere::default();
+    others.add(true, &"n4".into());
+    others.add(false, &"n6".into());
+    let others = Arc::new(others);
     let with = |route: &Arc<DesiredRoute>| {
-        let elsewhere = if route.traffic == TrafficPolicy::Local { elsewhere } else { Elsewhere::default() };
+        let elsewhere = (route.traffic == TrafficPolicy::Local).then(|| Arc::clone(&others));
         Arc::new(DesiredRoute { elsewhere, ..DesiredRoute::clone(route) })
     };
     Desired { routes: desired.routes.iter().map(with).collect(), ..desired }

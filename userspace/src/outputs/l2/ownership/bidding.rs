@@ -230,6 +230,8 @@ impl Segment {
                 && candidates.contains(&other.node)
         };
         let before = u32::try_from(living.iter().filter(is_first).count()).unwrap_or(u32::MAX);
+        // What this node left to one that does not take it, it takes back after the turn of that one.
+        let before = if by == Some(self.own) { before.min(1) } else { before };
         let from = pursuit.since.max(self.heartbeats.listens_until()) + TURN * before;
         if now < from {
             return Step::Wait((from - now).min(BEAT));
