@@ -74,9 +74,8 @@ impl Seen {
             duration => duration.min(DURATION_MAX),
         };
         match self.is_renewed {
-            _ if self.lease.has_left || self.lease.holder.is_empty() || watched - self.changed >= lasts => {
-                Life::Dead
-            }
+            _ if self.lease.has_left => Life::Dead,
+            _ if self.lease.holder.is_empty() || watched - self.changed >= lasts => Life::Dead,
             true => Life::Alive,
             false => Life::Unconfirmed,
         }
