@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::net::Namespace;
 use crate::schedule::{bpf, owned};
+use crate::test_run::Arguments;
 
 /// include/uapi/linux/bpf.h
 const BPF_PROG_LOAD: libc::c_int = 5;
@@ -29,27 +30,6 @@ struct Load {
     instructions: u32,
     code: u64,
     license: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct TestRun {
-    program: u32,
-    answer: u32,
-    length: u32,
-    length_out: u32,
-    data: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    context_length: u32,
-    context_length_out: u32,
-    context: u64,
-    context_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch: u32,
-    padding: u32,
 }
 
 /// An instruction: operation, registers (destination in the lower half), offset, number.
@@ -110,15 +90,15 @@ pub fn send(index: u32, frame: &[u8], times: u32) -> Result<()> {
     // `struct xdp_md`: the frame's end at 4, the device at 12.
     let mut context = [0_u32; 6];
     (context[1], context[3]) = (frame.len() as u32, index);
-    let run = TestRun {
-        program: program.as_raw_fd() as u32,
+    let run = Arguments {
+        program: program.as_raw_fd(),
         length: frame.len() as u32,
         data: frame.as_ptr() as u64,
         repeat: times,
         context_length: size_of_val(&context) as u32,
         context: context.as_ptr() as u64,
         flags: LIVE_FRAMES,
-        ..TestRun::default()
+        ..Arguments::default()
     };
     bpf(BPF_PROG_TEST_RUN, &run).with_context(|| format!("sending {times} frames")).map(drop)
 }

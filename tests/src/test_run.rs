@@ -12,23 +12,23 @@ pub(crate) const SUMMED: u32 = 1 << 2;
 /// The arguments in `union bpf_attr` (include/uapi/linux/bpf.h).
 #[repr(C)]
 #[derive(Default)]
-struct Arguments {
-    program: i32,
-    answer: u32,
-    length: u32,
-    length_out: u32,
-    data: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    context_length: u32,
-    context_length_out: u32,
-    context: u64,
-    context_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch: u32,
-    padding: u32,
+pub(crate) struct Arguments {
+    pub(crate) program: i32,
+    pub(crate) answer: u32,
+    pub(crate) length: u32,
+    pub(crate) length_out: u32,
+    pub(crate) data: u64,
+    pub(crate) data_out: u64,
+    pub(crate) repeat: u32,
+    pub(crate) duration: u32,
+    pub(crate) context_length: u32,
+    pub(crate) context_length_out: u32,
+    pub(crate) context: u64,
+    pub(crate) context_out: u64,
+    pub(crate) flags: u32,
+    pub(crate) cpu: u32,
+    pub(crate) batch: u32,
+    pub(crate) padding: u32,
 }
 
 /// Runs the program once on a frame; `context` is the leading part of `struct __sk_buff`. Returns what the program returned

@@ -13,9 +13,10 @@ use crate::scratch::{Dial, Received};
 #[inline(always)]
 pub(super) fn claim(received: &Received, dial: &mut Dial) -> bool {
     let (client, backend) = (&received.client, &dial.choice.record);
+    // Also of what is refused: who asks whether it is the client's own must not find what a packet before left.
+    dial.nat = BackendTuple::tcp(backend.address, client.client, backend.port, client.client_port);
     if backend.address == client.client {
         return false;
     }
-    dial.nat = BackendTuple::tcp(backend.address, client.client, backend.port, client.client_port);
     reply::claim(&dial.nat, client, dial.connection.generation)
 }
