@@ -37,8 +37,9 @@ impl ClaimMark {
         match stored {
             Some(stored) => drop(self.put(&stored)),
             None => {
-                self.state = State::Missing;
-                self.is_disturbed |= !is_first;
+                // It was seen before this controller led: another client has deleted it since.
+                let was_there = std::mem::take(&mut self.state) != State::Missing;
+                self.is_disturbed |= !is_first || was_there;
             }
         }
     }

@@ -4,25 +4,30 @@ use super::claim_store::{ClaimNews, Stored};
 use crate::sources::kubernetes::api::claim::{Claim, WITHDRAWN};
 use crate::sources::kubernetes::{Named, follow};
 use kube::{Client, ResourceExt};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+
+/// After this time a list that fails is not waited for: the definition of Claims may be missing.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The watch of all Claims.
 pub(super) struct ClaimWatch {
     news: mpsc::Receiver<Named<Stored>>,
     /// Why they cannot be followed at present.
     stale: Option<String>,
+    since: Instant,
     /// Aborts the watch when dropped.
     _watch: JoinSet<()>,
 }
 
 impl ClaimWatch {
-    /// Starts the watch. Needs a tokio runtime.
+    /// Starts the watch, with a list of what the API server has now. Needs a tokio runtime.
     pub(super) fn start(client: &Client) -> Self {
         let (outbox, news) = mpsc::channel(256);
         let mut watch = JoinSet::new();
         watch.spawn(follow(client.clone(), stored, outbox));
-        Self { news, stale: None, _watch: watch }
+        Self { news, stale: None, since: Instant::now(), _watch: watch }
     }
 
     /// Returns what it reports next. Cancel-safe.
@@ -48,6 +53,11 @@ impl ClaimWatch {
     /// Why they cannot be followed at present.
     pub(super) fn stale(&self) -> Option<&str> {
         self.stale.as_deref()
+    }
+
+    /// Whether its list is to be waited for: it has just been asked for, or comes, however long that takes.
+    pub(super) fn may_be_listed(&self) -> bool {
+        self.stale.is_none() || self.since.elapsed() <= PATIENCE
     }
 
     fn read(&mut self, named: Named<Stored>) -> Option<ClaimNews> {

@@ -142,11 +142,12 @@ impl Core {
         self.is_touched = true;
     }
 
-    /// Begins or ceases to lead: another controller may have written meanwhile, or may do so from now on.
-    pub(super) fn lead(&mut self) {
+    /// Begins or ceases to lead: another controller may have written meanwhile, or may do so from now on. Nothing is judged as a leader
+    /// before Claims are listed again ([`Claims::is_listed`]).
+    pub(super) fn lead(&mut self, leads: bool) {
         self.judge.lead();
         self.queue.clear();
-        self.claims.clear();
+        self.claims.clear(leads);
         self.announcements.clear();
         self.won.clear();
         self.keys.lead();

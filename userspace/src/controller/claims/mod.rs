@@ -257,8 +257,12 @@ impl Claims {
         names.iter().try_fold(self.mark.least(), |newest: u64, name| Some(newest.max(version(name)?)))
     }
 
-    /// Forgets what was wanted, and what failed: another controller may have led meanwhile.
-    pub(super) fn clear(&mut self) {
+    /// This controller begins to lead, or ceases to: forgets what was wanted, and what failed. Another one may have written what our watch
+    /// has not reported yet, so before it leads they are to be listed again: nothing is settled by what was there before.
+    pub(super) fn clear(&mut self, leads: bool) {
+        if leads {
+            self.stored = None;
+        }
         self.forget_wanted();
         self.due.clear();
         self.losses.clear();
@@ -621,20 +625,41 @@ mod tests {
         assert_eq!(scene.send(true), [1, 0, 0]);
     }
 
-    /// The list came before this controller led: what a former one wrote, and nobody asks for any more, was kept.
+    /// The list came before this controller led: what a former one wrote since was written over, and what it wrote, and nobody asks for any
+    /// more, was kept.
     #[test]
-    fn a_new_leader_deletes_nothing_before_it_has_settled_and_then_what_nobody_asks_for() {
+    fn a_new_leader_writes_nothing_before_it_has_listed_and_settled_and_then_what_differs() {
         let mut scene = Scene::new();
         scene.list();
         scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         scene.send(true);
-        scene.claims.clear();
+        let before = scene.claims.possession();
+        scene.claims.clear(true);
+        assert_eq!(scene.claims.possession(), Possession::default(), "others may have it by now");
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 0, 0]);
         scene.list();
-        assert_eq!(scene.send(true), [0, 0, 0]);
-        scene.claims.clear();
+        assert_eq!((scene.send(true), scene.claims.possession()), ([0, 0, 0], before));
         scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 0, 1]);
+    }
+
+    /// They go on while the other one takes over: the mark would be written again at once.
+    #[test]
+    fn a_new_leader_whose_list_lacks_the_mark_that_it_has_seen_waits_with_it() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        scene.send(true);
+        scene.server.remove(SETTLED);
+        scene.claims.clear(true);
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
+        scene.send(true);
+        assert!(!scene.server.contains_key(SETTLED));
+        scene.now += QUIET;
+        scene.send(true);
+        assert!(scene.server.contains_key(SETTLED));
     }
 
     /// Agents take a list for whole that has the mark.

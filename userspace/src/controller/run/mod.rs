@@ -205,8 +205,11 @@ impl Controller {
     fn lead(&mut self, leads: bool, now: Instant) {
         self.was_leading = leads;
         self.telemetry.leads(leads);
-        self.core.lead();
-        // Until it is listed again, what the former leader wrote is not known.
+        self.core.lead(leads);
+        // Until they are listed again, what the former leader wrote is not known.
+        if leads {
+            self.claim_watch = ClaimWatch::start(&self.client);
+        }
         self.announcement_watch = AnnouncementWatch::start(&self.client);
         self.metallb = (MetalLb::new(now), now);
     }
@@ -251,7 +254,7 @@ impl Controller {
             missing.push(format!("not listed yet: {}", names.join(", ")));
         }
         // Their definition may be missing.
-        if !self.core.claims.is_listed() && !is_overdue {
+        if !self.core.claims.is_listed() && self.claim_watch.may_be_listed() {
             missing.push("Claims have not been listed yet".to_owned());
         }
         if !self.agents.is_known() {

@@ -9,13 +9,15 @@ mod nodes;
 mod options;
 /// What was said stays.
 mod stays;
+/// Another controller begins to lead.
+mod leaders;
 /// The Secret.
 mod secret;
 /// Stories, and what is expected of them.
 mod stories;
 
 use super::agents::Reported;
-use super::claim_store::{ClaimNews, ClaimOutcome};
+use super::claim_store::{ClaimNews, ClaimOutcome, Stored};
 use super::core::{Core, Done, Known, Request};
 use super::liveness::Liveness;
 use crate::dice::Dice;
@@ -48,6 +50,8 @@ enum Event {
     ObjectSeen(ObjectRef),
     /// The same of a Claim.
     ClaimSeen(String),
+    /// The controller has listed all Claims, as it does when it begins to lead.
+    ClaimsListed,
     /// A request of this number has reached the API server and has ended.
     Ended(u64),
     /// A node renews its Lease.
@@ -92,6 +96,8 @@ struct Simulation {
     /// NodeStates, by node.
     states: BTreeMap<String, Reported>,
     missed: Option<Missed>,
+    /// What the controller that will lead next has seen of Claims: what there was when another one began to lead last.
+    follows: (BTreeMap<String, Stored>, u64),
     said: Said,
     secret: Secret,
     seen: Seen,
@@ -120,6 +126,7 @@ impl Simulation {
             absent_until: begun,
             states: BTreeMap::new(),
             missed: None,
+            follows: Default::default(),
             said: Said::default(),
             secret: Secret::new(begun + SETTLED),
             seen: Seen::default(),
@@ -127,7 +134,7 @@ impl Simulation {
             dice,
             options,
         };
-        simulation.core.lead();
+        simulation.core.lead(true);
         simulation.core.take_claims(ClaimNews::Listed(BTreeMap::new(), 0));
         simulation.liveness.listed(BTreeMap::new(), begun);
         for node in 0..simulation.options.nodes {
@@ -182,6 +189,9 @@ impl Simulation {
                 self.core.touch();
                 self.wake();
             }
+            Event::ClaimsListed => self.list_claims(),
+            // A watch begins with a list.
+            Event::ClaimSeen(_) if !self.core.claims.is_listed() => {}
             Event::ClaimSeen(name) => {
                 let news = match self.server.claims.get(&name) {
                     Some(stored) => ClaimNews::Put(name, Box::new(stored.clone())),
@@ -223,24 +233,6 @@ impl Simulation {
         }
     }
 
-    /// Another controller begins to lead, which knows only what the API server has. Requests of the one before have ended.
-    fn restart(&mut self) {
-        for number in self.requests.keys().copied().collect::<Vec<_>>() {
-            self.ended(number);
-        }
-        self.core = Core::new(Facts::default(), SCHEDULE, self.now);
-        self.core.lead();
-        let version = self.server.version();
-        self.core.take_claims(ClaimNews::Listed(self.server.claims.clone(), version));
-        self.liveness = Liveness::default();
-        let leases = (0..self.nodes.count()).map(|node| self.nodes.lease(node)).collect();
-        self.liveness.listed(leases, self.now);
-        self.cluster = self.server.cluster.clone();
-        self.statuses = self.server.statuses.clone();
-        self.busy_until = self.now;
-        self.wake();
-    }
-
     fn wake(&mut self) {
         let at = self.now.max(self.busy_until);
         self.at(at, Event::Wake);
@@ -248,7 +240,7 @@ impl Simulation {
 
     /// What the loop does.
     fn act(&mut self) {
-        if self.now < self.busy_until {
+        if self.now < self.busy_until || !self.core.claims.is_listed() {
             return;
         }
         if self.core.is_due(self.now) {

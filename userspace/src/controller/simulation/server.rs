@@ -293,6 +293,23 @@ impl Server {
         }
     }
 
+    /// This route asks for this name, too. Returns the route.
+    pub(super) fn ask_also(&mut self, number: usize, name: &str) -> ObjectRef {
+        let route = route_name(number % self.namespaces, number);
+        let also = crate::config::pattern(name).unwrap();
+        let asked = self.cluster.tls_routes[&route].hostnames.iter().cloned().chain([also]).collect();
+        self.ask(&route, asked);
+        Arc::make_mut(self.cluster.tls_routes.get_mut(&route).unwrap()).meta.generation += 1;
+        let object = ObjectRef { kind: Kind::TlsRoute, name: route };
+        self.touch(&object);
+        object
+    }
+
+    /// Returns the name of the route that has this name.
+    pub(super) fn owner(&self, name: &str) -> Option<&str> {
+        Some(self.claims[self.owners.get(name)?].spec.origin.name.as_str())
+    }
+
     /// Whether the route of a claim asks for a name now.
     fn asks(&self, origin: &ClaimOrigin, name: &str) -> bool {
         let object = ObjectName::new(origin.namespace.as_str(), origin.name.as_str());

@@ -1,5 +1,5 @@
 use super::secret::SCHEDULE;
-use super::{Hangs, Misses, Options, Seen, Simulation, percentile};
+use super::{Event, Hangs, Misses, Options, Seen, Simulation, percentile};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -171,6 +171,29 @@ fn another_controller_that_begins_to_lead_writes_nothing() {
     let before = pass(&mut simulation, 30);
     simulation.restart();
     assert_eq!(pass(&mut simulation, 90), before);
+}
+
+/// Its watch has not reported yet that the former leader gave a name away: it gave it to an older route of another namespace, too.
+#[test]
+fn a_controller_that_begins_to_lead_knows_what_the_former_one_wrote_last() {
+    let mut simulation = Simulation::new(small(14));
+    simulation.start();
+    // What the next one has seen by then.
+    simulation.restart();
+    let pass = |simulation: &mut Simulation| simulation.run(simulation.now + 20 * SECOND, |_| false);
+    pass(&mut simulation);
+    let ask = |simulation: &mut Simulation, number| {
+        let route = simulation.server.ask_also(number, "shared.example");
+        simulation.at(simulation.now, Event::ObjectSeen(route));
+    };
+    ask(&mut simulation, 42);
+    pass(&mut simulation);
+    assert_eq!(simulation.server.owner("shared.example"), Some("r42"));
+    // It is older, and asks as the former leader goes.
+    ask(&mut simulation, 1);
+    simulation.restart();
+    pass(&mut simulation);
+    assert_eq!(simulation.server.owner("shared.example"), Some("r42"));
 }
 
 /// It knows only what the API server has: nobody loses a name, and no change is forgotten.
