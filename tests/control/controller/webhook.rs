@@ -176,3 +176,39 @@ fn a_webhook_that_holds_some_claims_and_refuses_others_delays_no_other_claim() {
     kubectl.wait_for("all", &routes, 2 * SOON, are_all).unwrap();
     controller.end();
 }
+
+/// It refuses a tenant's Claim from the first one on: no agent served any of the others, for the mark never came.
+#[test]
+fn a_claim_that_is_refused_from_the_first_one_on_keeps_no_other_from_being_served() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    let webhook = Webhook::start(|review| match review.name.strip_prefix("tlsroute-tenant-b") {
+        Some(route) => Verdict::Refuse(format!("b{route} is not paid for")),
+        None => Verdict::Admit,
+    })
+    .unwrap();
+    let rules = json!([{"apiGroups": ["vestibule.dev"], "apiVersions": ["*"], "operations": ["*"], "resources": ["claims"]}]);
+    kubectl.apply(&webhook.configuration("claims", &rules).to_string()).unwrap();
+    kubectl.apply(OBJECTS).unwrap();
+    let api = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "api", "namespace": "tenant"},
+                     "spec": {"ports": [{"port": 443}]}});
+    let items = [api, route("b0"), route("c0")];
+    kubectl.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
+    // A webhook is in force a moment after it was written.
+    std::thread::sleep(Duration::from_secs(2));
+    let _agent = Agent::start(&scene, "n1");
+    // As an agent does that has never seen the mark.
+    scene.report_exactly("n1", 0);
+    let controller = scene.controller("a");
+    let is_marked = |claims: &Value| {
+        claims["items"].as_array().unwrap().iter().any(|claim| claim["metadata"]["name"] == "0-settled")
+    };
+    kubectl.wait_for("the mark", &["claims"], SOON, is_marked).unwrap();
+    scene.report("n1", u64::MAX);
+    scene.wait("the other route", ["tlsroute", "c0"], |route| programmed(route).0 == "True");
+    scene.wait("why it is refused", ["tlsroute", "b0"], says_why);
+    assert!(!has(&scene, "b0"));
+    kubectl.run(&["delete", "validatingwebhookconfiguration", "claims"]).unwrap();
+    scene.wait("the refused one", ["tlsroute", "b0"], |route| programmed(route).0 == "True");
+    controller.end();
+}

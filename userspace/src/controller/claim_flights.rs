@@ -1,6 +1,6 @@
 //! Writes of Claims that are in flight, that failed, or of which the API server took out a part: when each may be written again. Pure.
 
-use super::claim_store::ClaimOutcome;
+use super::claim_store::{ClaimOutcome, Failure};
 use super::lanes::{Bounds, Group};
 use super::standing::STAYS;
 use crate::sources::kubernetes::api::claim::SETTLED;
@@ -63,6 +63,8 @@ struct Pending {
     /// Something else has been wanted since the write in flight began.
     is_changed: bool,
     failures: u32,
+    /// [`Failure::is_refusal`], of the last one.
+    is_refused: bool,
     /// Why it failed, as statuses say it.
     why: Option<Arc<str>>,
     /// Not before.
@@ -170,14 +172,20 @@ impl ClaimFlights {
         self.pending.get(name)?.why.clone()
     }
 
+    /// Whether this one was refused for what it says, more than once.
+    pub(super) fn is_refused(&self, name: &str) -> bool {
+        self.pending.get(name).is_some_and(|pending| pending.is_refused && pending.failures > 1)
+    }
+
     /// Notes why the last write of this one failed. Returns whether that is to be said otherwise than before. The reason may differ each
     /// time, as where it has a time in it, so the more often it failed, the longer what was said stays.
-    pub(super) fn note_why(&mut self, name: &str, why: &str) -> bool {
+    pub(super) fn note_why(&mut self, name: &str, failure: &Failure) -> bool {
         let Some(pending) = self.pending.get_mut(name) else { return false };
+        pending.is_refused = failure.is_refusal;
         if !pending.failures.is_power_of_two() {
             return false;
         }
-        let why: String = why.chars().take(WHY_CHARS_MAX).collect();
+        let why: String = failure.why.chars().take(WHY_CHARS_MAX).collect();
         let why = why.replace(char::is_control, " ");
         let is_news = pending.why.as_deref() != Some(&*why);
         pending.why = Some(why.into());
@@ -247,6 +255,7 @@ impl ClaimFlights {
         let mut again = BTreeSet::new();
         let pending = self.pending.entry(name.to_owned()).or_default();
         pending.is_in_flight = false;
+        pending.is_refused = false;
         let is_reported = std::mem::take(&mut pending.is_reported);
         let is_changed = std::mem::take(&mut pending.is_changed);
         // What was kept of it says nothing of what is wanted now.

@@ -37,6 +37,21 @@ pub(super) enum ClaimOutcome {
     Pruned,
 }
 
+/// Why a write of a Claim has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// What the API server, or one of its webhooks, says.
+    pub(super) why: String,
+    /// Whether this Claim is refused for what it says: others may be taken.
+    pub(super) is_refusal: bool,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self { why, is_refusal: false }
+    }
+}
+
 /// What the watch reports.
 #[derive(Debug)]
 pub(super) enum ClaimNews {

@@ -3,7 +3,7 @@
 
 use super::announcement::resolve::{Basis, resolve};
 use super::announcement::{AnnouncementWrite, Announcements, Stored};
-use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite};
+use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Failure};
 use super::claims::Claims;
 use super::health::Failing;
 use super::history::History;
@@ -80,7 +80,7 @@ pub(super) enum Request {
 pub(super) enum Done {
     Status(ObjectRef, Write, Outcome),
     /// `Err`: why it failed.
-    Claim(String, Result<ClaimOutcome, String>),
+    Claim(String, Result<ClaimOutcome, Failure>),
     /// `Err`: why it failed.
     Announcement(Result<ClaimOutcome, String>),
     Event(Note, Told),
@@ -200,6 +200,7 @@ impl Core {
         let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, .. } = known;
         let Known { failing, stale_nodes, node_uids, metallb, now, .. } = known;
         self.history.judge(&mut nodes);
+        self.claims.note_on_nodes(nodes.may_hold());
         let mut held_back = nodes.held_back();
         let of_claims = stale_nodes.iter().filter(|(_, line)| line.starts_with("claims:"));
         for (node, line) in of_claims {
@@ -350,7 +351,7 @@ impl Core {
                 match outcome {
                     Ok(outcome) => self.claims.ended(&name, outcome, now),
                     // Its object says why.
-                    Err(why) => self.is_touched |= self.claims.failed(&name, &why, now),
+                    Err(failure) => self.is_touched |= self.claims.failed(&name, &failure, now),
                 }
                 None
             }
@@ -389,7 +390,9 @@ mod tests {
     use super::*;
     use crate::controller::claim_store::Stored;
     use crate::model::cluster::ClassSpec;
+    use crate::settle::tests::Scene;
     use crate::status::{Complaint, Held};
+    use serde_json::json;
     use std::sync::Arc;
 
     /// Returns the notes that are written when this cannot be followed, after so much time.
@@ -425,6 +428,74 @@ mod tests {
         }
         told.sort_unstable();
         told
+    }
+
+    /// Whether the mark is written although a Claim is refused, where the node holds Claims up to this version, and the Gateway's status
+    /// says this.
+    fn is_marked(holds: u64, programmed: &str) -> bool {
+        let mut at = Instant::now();
+        let mut core = Core::new(Facts::default(), keys::Schedule::default(), at);
+        core.lead(true);
+        core.take_claims(ClaimNews::Listed(BTreeMap::new(), 9));
+        let mut scene = Scene::new();
+        scene.gateway("a/gw", 1, "192.0.2.1", &["tls TLS:443"]);
+        for name in ["refused", "other"] {
+            scene.tls(&format!("a/{name}"), 1, &["gw"], &[&format!("{name}.example")], &["s:443"]);
+        }
+        let says = json!({"type": "Programmed", "status": programmed, "observedGeneration": 7});
+        let status = json!({"conditions": [says]});
+        let stored = StoredStatus { resource_version: "1".to_owned(), uid: "u".to_owned(), status };
+        let held = Held { claims_version: holds, complaints: Vec::new() };
+        let members = BTreeSet::from(["n1".to_owned()]);
+        for _ in 0..3 {
+            let known = Known {
+                cluster: scene.cluster(),
+                status: &|object| (object.kind == Kind::Gateway).then_some(&stored),
+                version: &|_| Some("v1"),
+                bundle: None,
+                unlisted: BTreeSet::new(),
+                stale: Vec::new(),
+                nodes: Nodes {
+                    live: BTreeMap::from([("n1".to_owned(), held.clone())]),
+                    members: members.clone(),
+                    ..Nodes::default()
+                },
+                failing: Failing::new(),
+                stale_nodes: Vec::new(),
+                node_uids: BTreeMap::new(),
+                metallb: None,
+                now: "2026-11-21T10:00:00Z",
+            };
+            core.judge(known, at);
+            while let Ok(request) = core.next(at) {
+                let done = match request {
+                    Request::Claim(name, _) if name.contains("refused") => {
+                        let failure = Failure { why: "403".to_owned(), is_refusal: true };
+                        Done::Claim(name, Err(failure))
+                    }
+                    Request::Claim(name, write) => {
+                        let ClaimWrite::Create(spec) = *write else { panic!("{write:?}") };
+                        let stored = Stored { spec, version: "10".to_owned(), ..Stored::default() };
+                        core.take_claims(ClaimNews::Put(name.clone(), Box::new(stored)));
+                        Done::Claim(name, Ok(ClaimOutcome::Written))
+                    }
+                    Request::Status(object, write) => Done::Status(object, write, Outcome::Written),
+                    Request::Announcement(_) => Done::Announcement(Ok(ClaimOutcome::Written)),
+                    Request::Event(note, _) => Done::Event(note, Told::Yes),
+                    Request::Keys(_) => Done::Keys(Err("none here".to_owned())),
+                };
+                core.done(done, at);
+            }
+            at += Duration::from_secs(64);
+        }
+        !core.claims.is_unmarked()
+    }
+
+    #[test]
+    fn what_is_refused_holds_the_mark_back_only_where_a_node_may_serve_it() {
+        assert!(is_marked(0, "False"));
+        assert!(!is_marked(7, "False"), "the node holds what was written before the mark went");
+        assert!(!is_marked(0, "True"), "the node's agent has started since");
     }
 
     /// Only its log said why.

@@ -1,7 +1,7 @@
 //! What the controller sends to the API server, one request each. Nothing here decides what to send.
 
 use super::announcement::AnnouncementWrite;
-use super::claim_store::{ClaimOutcome, ClaimWrite};
+use super::claim_store::{ClaimOutcome, ClaimWrite, Failure};
 use super::keys::{self, Keys, SECRET, Schedule, Spare};
 use super::kube_event::Note;
 use super::queue::{Outcome, Write};
@@ -96,7 +96,7 @@ pub(super) async fn finalizers(
 
 /// Writes a Claim, provided that it is as it was known. A conflict counts as written, for the watch reports the newer one.
 /// `Err`: why it failed.
-pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Result<ClaimOutcome, String> {
+pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Result<ClaimOutcome, Failure> {
     // Without the definition a Create fails for a long time; what is to be changed or deleted may just be gone.
     let done: &[u16] = if matches!(write, ClaimWrite::Create(_)) { &[409] } else { &[404, 409] };
     let api: Api<Claim> = Api::all(client.clone());
@@ -124,10 +124,17 @@ pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Res
         Err(Error::Api(status)) if done.contains(&status.code) => {}
         Err(error) => {
             warn!(claim = name, "the Claim cannot be written: {}", short(&error));
-            return Err(short(&error));
+            let is_refusal = matches!(&error, Error::Api(status) if is_of_content(status.code));
+            return Err(Failure { why: short(&error), is_refusal });
         }
     }
     Ok(ClaimOutcome::Written)
+}
+
+/// Whether an object is refused for what it says, as by a webhook, with whatever code that gives. Not so where others are refused as well:
+/// the writer is not known, there is no such kind, or there is too much to do.
+fn is_of_content(code: u16) -> bool {
+    (400..500).contains(&code) && !matches!(code, 401 | 404 | 408 | 409 | 429)
 }
 
 /// Writes what is announced, provided that it is as it was known. A conflict counts as written, for the watch reports the newer one.
@@ -365,5 +372,18 @@ pub(super) async fn forget_node(client: &Client, node: &str, uid: &str, version:
         }
         Err(Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_others_would_get_too_is_not_of_the_object() {
+        let is_of_content = |code: &u16| is_of_content(*code);
+        assert_eq!([400, 402, 403, 413, 422].iter().filter(|code| is_of_content(code)).count(), 5);
+        let all = [200, 401, 404, 408, 409, 429, 500, 503, 504];
+        assert_eq!(all.iter().find(|code| is_of_content(code)), None);
     }
 }

@@ -125,6 +125,14 @@ impl Nodes {
         self.are_unlisted || !self.unknown.is_empty()
     }
 
+    /// Whether any node may hold Claims, or serve what it held when its agent was alive last.
+    pub fn may_hold(&self) -> bool {
+        let is_silent = |node: &String| !self.live.contains_key(node);
+        self.knows_less()
+            || self.live.values().any(|held| held.claims_version > 0)
+            || self.members.iter().any(is_silent)
+    }
+
     /// Returns the nodes that do not hold an object, named as in NodeStates, whose Claims are those up to `version`; each with the reason
     /// if it reported one.
     pub fn missing(&self, key: String, version: u64) -> impl Iterator<Item = (&str, Option<&str>)> {
@@ -215,4 +223,31 @@ fn first_names(first: &[&str], count: usize) -> String {
         text.push_str(&format!(" and {} more", count - first.len()));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of what is not known it is not known that nobody loses it.
+    #[test]
+    fn nodes_may_hold_claims_unless_all_say_that_they_hold_none() {
+        let nodes = |version: Option<u64>, members: &[&str]| {
+            let held = version.map(|claims_version| Held { claims_version, complaints: Vec::new() });
+            Nodes {
+                live: held.into_iter().map(|held| ("n1".to_owned(), held)).collect(),
+                members: members.iter().map(|name| (*name).to_owned()).collect(),
+                ..Nodes::default()
+            }
+        };
+        assert!(!nodes(None, &[]).may_hold() && !nodes(Some(0), &["n1"]).may_hold());
+        assert!(nodes(Some(1), &["n1"]).may_hold());
+        assert!(
+            nodes(Some(0), &["n1", "n2"]).may_hold(),
+            "the other one's agent is dead, and its maps are not"
+        );
+        assert!(Nodes { are_unlisted: true, ..nodes(None, &[]) }.may_hold());
+        let unknown = BTreeMap::from([("n3".to_owned(), "it is of another version")]);
+        assert!(Nodes { unknown, ..nodes(Some(0), &["n1"]) }.may_hold());
+    }
 }

@@ -10,7 +10,7 @@ mod next;
 
 use super::claim_flights::{ClaimFlights, Failures};
 use super::claim_mark::ClaimMark;
-use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
+use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Failure, Stored};
 use crate::model::claim::{AskedProtocol, note_address, possession};
 use crate::model::{self, ObjectName, ObjectRef, Possession};
 use crate::origins;
@@ -53,6 +53,22 @@ pub(super) struct Claims {
     losses: BTreeSet<String>,
     /// Those that another client changed or deleted although they said what they should.
     edited: Vec<Edited>,
+    served: Served,
+}
+
+/// Whether any node may serve what Claims said before, for all that is known.
+#[derive(Debug)]
+struct Served {
+    /// As nodes report.
+    on_nodes: bool,
+    /// As statuses say: an agent that starts while the mark is missing reports nothing, and serves what it had saved.
+    in_statuses: bool,
+}
+
+impl Default for Served {
+    fn default() -> Self {
+        Self { on_nodes: true, in_statuses: true }
+    }
 }
 
 /// A Claim that another client changed or deleted.
@@ -267,6 +283,30 @@ impl Claims {
         self.due.clear();
         self.losses.clear();
         self.flights.forget();
+        self.served = Served::default();
+    }
+
+    /// Whether the mark is missing.
+    pub(super) fn is_unmarked(&self) -> bool {
+        !self.mark.is_there()
+    }
+
+    /// Notes whether any node may hold Claims, as nodes report.
+    pub(super) fn note_on_nodes(&mut self, may_hold: bool) {
+        self.served.on_nodes = may_hold;
+    }
+
+    /// Notes whether any object is programmed, as statuses say.
+    pub(super) fn note_in_statuses(&mut self, is_any: bool) {
+        self.served.in_statuses = is_any;
+    }
+
+    /// Whether the mark does not wait for this one: it is refused for what it says, others are written, and no node loses what it serves.
+    /// Where one may, as after all Claims were deleted, the mark would take from it what is refused.
+    fn is_left_out(&self, name: &str) -> bool {
+        let Served { on_nodes, in_statuses } = self.served;
+        let others = self.stored.as_ref().is_some_and(|stored| !stored.is_empty());
+        !on_nodes && !in_statuses && others && self.flights.is_refused(name)
     }
 
     /// Whether the API server keeps only a part of this one, and agents need no more of it.
@@ -296,9 +336,9 @@ impl Claims {
     }
 
     /// Records that a write has failed, and why. Returns whether that is to be said otherwise than before.
-    pub(super) fn failed(&mut self, name: &str, why: &str, now: Instant) -> bool {
+    pub(super) fn failed(&mut self, name: &str, failure: &Failure, now: Instant) -> bool {
         self.ended(name, ClaimOutcome::Failed, now);
-        self.flights.note_why(name, why)
+        self.flights.note_why(name, failure)
     }
 }
 
@@ -623,6 +663,39 @@ mod tests {
         assert!(scene.claims.mark.is_there() && !scene.server.contains_key(&held));
         scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [1, 0, 0]);
+    }
+
+    /// One webhook that refuses one tenant's Claim kept all others from being served. Where a node may serve what the mark would take from
+    /// it, the mark waits.
+    #[test]
+    fn the_mark_does_not_wait_for_what_is_refused_before_any_node_holds_a_claim() {
+        let marked = |on_nodes, in_statuses, is_refusal, others: &[&str], tries: usize| {
+            let mut scene = Scene::new();
+            scene.list();
+            let names = ["refused"].into_iter().chain(others.iter().copied());
+            scene.claims.want(names.map(|name| claim(name, 443)).collect(), BTreeSet::new(), "t1");
+            scene.claims.note_on_nodes(on_nodes);
+            scene.claims.note_in_statuses(in_statuses);
+            let name = ClaimOrigin::of(&claim("refused", 443)).unwrap().object_name();
+            let failure = Failure { why: "403".to_owned(), is_refusal };
+            for _ in 0..tries {
+                // It is the first in order.
+                assert_eq!(scene.claims.next(scene.now).unwrap().0, name);
+                scene.claims.failed(&name, &failure, scene.now);
+                scene.send(true);
+                scene.now += FAILURE_WAIT_MAX;
+            }
+            let is_marked = scene.claims.mark.is_there();
+            assert_eq!(scene.send(true), [1, 0, 0], "it is tried again");
+            assert!(scene.claims.mark.is_there());
+            is_marked
+        };
+        assert!(marked(false, false, true, &["x", "y"], 2));
+        assert!(!marked(false, false, true, &["x", "y"], 1), "it may be written a second later");
+        assert!(!marked(true, false, true, &["x", "y"], 4), "a node may serve it");
+        assert!(!marked(false, true, true, &["x", "y"], 4), "a node that started since may serve it");
+        assert!(!marked(false, false, false, &["x", "y"], 4), "it hangs, as all may soon");
+        assert!(!marked(false, false, true, &[], 4), "all are refused");
     }
 
     /// The list came before this controller led: what a former one wrote since was written over, and what it wrote, and nobody asks for any
@@ -1077,7 +1150,7 @@ mod tests {
         let mut said = Vec::new();
         for number in 1..=9 {
             let (name, _) = scene.claims.next(scene.now).unwrap();
-            let is_news = scene.claims.failed(&name, &format!("no {number}\nbecause"), scene.now);
+            let is_news = scene.claims.failed(&name, &format!("no {number}\nbecause").into(), scene.now);
             let refused = scene.claims.refusal(&object).unwrap();
             assert_eq!(*refused.claim, *name);
             said.push((refused.why.to_string(), is_news));
@@ -1098,11 +1171,11 @@ mod tests {
         // The same is no news.
         for _ in 10..=16 {
             let (name, _) = scene.claims.next(scene.now).unwrap();
-            assert!(!scene.claims.failed(&name, "no 8 because", scene.now));
+            assert!(!scene.claims.failed(&name, &"no 8 because".to_owned().into(), scene.now));
             scene.now += FAILURE_WAIT_MAX;
         }
         let (name, _) = scene.claims.next(scene.now).unwrap();
-        scene.claims.failed(&name, &"x".repeat(9999), scene.now);
+        scene.claims.failed(&name, &"x".repeat(9999).into(), scene.now);
         scene.now += FAILURE_WAIT_MAX;
         scene.send(false);
         assert_eq!(scene.claims.refusal(&object), None, "it is written");

@@ -144,10 +144,11 @@ impl Claims {
         self.flights.next_failed(now, is_due).0
     }
 
-    /// Returns the write of the mark, if all others are written but those that wait for a kind that cannot be listed: an agent that lists
-    /// them now knows that.
+    /// Returns the write of the mark, if all others are written but those that wait for a kind that cannot be listed, and those that are
+    /// refused before any node holds one: an agent that lists them now knows that.
     fn next_mark(&self, now: Instant, seen: &mut Seen) -> Option<(String, ClaimWrite)> {
-        let is_done = |name: &String| self.held.contains(name) || self.is_as_it_can_be(name);
+        let is_done =
+            |name: &String| self.held.contains(name) || self.is_as_it_can_be(name) || self.is_left_out(name);
         if self.mark.is_there() || !self.due.iter().chain(&self.losses).all(is_done) {
             return None;
         }

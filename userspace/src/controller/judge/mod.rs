@@ -178,6 +178,13 @@ impl Judge {
         round.pools(&assignment);
         round.routes(&verdicts);
         let mut out = round.out;
+        if own.is_unmarked() {
+            let says = |object: &ObjectRef| {
+                let stored = (view.status)(object);
+                stored.is_some_and(|stored| status::is_programmed(&stored.status, object.kind, 0))
+            };
+            own.note_in_statuses(out.objects.iter().any(says));
+        }
         self.last = verdicts;
         self.bundle = view.bundle.map(str::to_owned);
         self.judged.retain(|object, _| out.objects.contains(object));
@@ -551,7 +558,7 @@ mod tests {
                 }
                 while let Ok((name, _)) = claims.next(at) {
                     match refuses.filter(|why| !why.is_empty()) {
-                        Some(why) => drop(claims.failed(&name, why, at)),
+                        Some(why) => drop(claims.failed(&name, &why.to_owned().into(), at)),
                         None => claims.ended(&name, ClaimOutcome::Failed, at),
                     }
                 }

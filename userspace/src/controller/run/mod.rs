@@ -354,7 +354,7 @@ impl Controller {
 }
 
 /// Returns how a write has ended, as metrics say it.
-fn text(outcome: &Result<ClaimOutcome, String>) -> &'static str {
+fn text<E>(outcome: &Result<ClaimOutcome, E>) -> &'static str {
     match outcome.as_ref().copied().unwrap_or(ClaimOutcome::Failed) {
         ClaimOutcome::Written => "written",
         ClaimOutcome::Failed => "failed",

@@ -138,6 +138,6 @@ impl Controller {
 }
 
 /// Returns why a request failed that took too long.
-fn late<T>(_: Elapsed) -> Result<T, String> {
-    Err(format!("the API server has not answered for {} s", REQUEST.as_secs()))
+fn late<T, E: From<String>>(_: Elapsed) -> Result<T, E> {
+    Err(format!("the API server has not answered for {} s", REQUEST.as_secs()).into())
 }

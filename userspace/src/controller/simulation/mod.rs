@@ -315,7 +315,10 @@ impl Simulation {
                     }
                     self.at(self.now + WATCH, Event::ClaimSeen(name.clone()));
                 }
-                Done::Claim(name, version.map(|_| ClaimOutcome::Written).ok_or_else(|| "it hangs".to_owned()))
+                Done::Claim(
+                    name,
+                    version.map(|_| ClaimOutcome::Written).ok_or_else(|| "it hangs".to_owned().into()),
+                )
             }
             Request::Announcement(_) => Done::Announcement(Ok(ClaimOutcome::Written)),
             Request::Event(note, _) => Done::Event(note, super::writes::Told::Yes),
