@@ -16,6 +16,7 @@ use crate::model::{self, ObjectName, ObjectRef, Possession};
 use crate::origins;
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use crate::status::Refused;
+use awaited::Awaited;
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -51,6 +52,7 @@ pub(super) struct Claims {
     held: BTreeSet<String>,
     /// Names of those that only lose something.
     losses: BTreeSet<String>,
+    awaited: Awaited,
     /// Those that another client changed or deleted although they said what they should.
     edited: Vec<Edited>,
     served: Served,
@@ -91,6 +93,7 @@ impl Claims {
                 }
                 self.due.extend(self.wanted.keys().chain(stored.keys()).cloned());
                 self.flights.listed(|name| stored.contains_key(name));
+                self.awaited.touch_all();
                 self.stored = Some(stored);
                 true
             }
@@ -182,6 +185,7 @@ impl Claims {
 
     /// The newest state of this one has come: it may be written again.
     fn reported(&mut self, name: &str) {
+        self.awaited.touch(name);
         self.flights.reported(name);
         // The first settling adds all that there are.
         if self.is_settled {
@@ -192,6 +196,7 @@ impl Claims {
     /// Sets what was settled, and the names of Claims that are not written for now. `now`: the time in RFC 3339, UTC.
     pub(super) fn want(&mut self, claims: Vec<model::Claim>, held: BTreeSet<String>, now: &str) {
         self.held = held;
+        self.awaited.touch_all();
         let mut old = std::mem::take(&mut self.wanted);
         self.of_object.clear();
         if !std::mem::replace(&mut self.is_settled, true) {
@@ -322,6 +327,7 @@ impl Claims {
         self.wanted.clear();
         self.of_object.clear();
         self.held.clear();
+        self.awaited.touch_all();
     }
 
     /// Why Claims do not say all that they should; `None`: they do, as far as they are written.
@@ -332,7 +338,10 @@ impl Claims {
     /// Records how a write that [`Claims::next`] returned has ended.
     pub(super) fn ended(&mut self, name: &str, outcome: ClaimOutcome, now: Instant) {
         let is_wanted = self.wanted.contains_key(name);
-        self.due.extend(self.flights.ended(name, outcome, is_wanted, now));
+        self.awaited.touch(name);
+        let again = self.flights.ended(name, outcome, is_wanted, now);
+        again.iter().for_each(|name| self.awaited.touch(name));
+        self.due.extend(again);
     }
 
     /// Records that a write has failed, and why. Returns whether that is to be said otherwise than before.
@@ -344,6 +353,7 @@ impl Claims {
 
 #[cfg(test)]
 mod tests {
+    use super::awaited::tests::LOOKED;
     use super::*;
     use crate::controller::claim_flights::{FAILURE_WAIT, FAILURE_WAIT_MAX, LANES};
     use crate::controller::claim_mark::QUIET;
@@ -1067,6 +1077,35 @@ mod tests {
     /// Services of these names, which follow each other in the order of names of Claims.
     fn services(prefix: &str, numbers: std::ops::Range<usize>) -> Vec<Claim> {
         numbers.map(|number| claim(&format!("{prefix}{number:03}"), 443)).collect()
+    }
+
+    /// All that was to be given was compared with each loss, and gathered for each.
+    #[test]
+    fn what_is_lost_beside_many_grants_that_fail_is_looked_for_once_each() {
+        const OF_EACH: usize = 400;
+        let mut scene = Scene::new();
+        scene.list();
+        let named = |prefix: &str| -> Vec<Claim> {
+            let named = |mut claim: Claim| {
+                let name = format!("{}.example", claim.origin.object().unwrap().name.name);
+                claim.protocol = Protocol::Tls.into();
+                claim.grants[0].protocol = Protocol::Tls;
+                claim.grants[0].what = Granted::Names(Pattern::Exact(ServerName::new(&name).unwrap()));
+                claim
+            };
+            services(prefix, 0..OF_EACH).into_iter().map(named).collect()
+        };
+        scene.claims.want(named("lost"), BTreeSet::new(), "t1");
+        assert_eq!(scene.send(true), [OF_EACH, 0, 0]);
+        scene.claims.want(named("won"), BTreeSet::new(), "t2");
+        for _ in 0..OF_EACH {
+            let (name, write) = scene.claims.next(scene.now).unwrap();
+            assert!(matches!(write, ClaimWrite::Create(_)), "grants come first: {name}");
+            scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
+        }
+        LOOKED.set(0);
+        assert_eq!(scene.send(true), [0, 0, OF_EACH]);
+        assert!(LOOKED.get() <= 6 * OF_EACH, "{}", LOOKED.get());
     }
 
     /// A webhook that holds writes of some names until the time limit: those that came first had all lanes, all the time.

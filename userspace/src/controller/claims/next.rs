@@ -107,14 +107,14 @@ impl Claims {
             return None;
         }
         let (mut done, mut found) = (Vec::new(), None);
-        let awaited = self.awaited();
+        self.follow_awaited();
         for name in by_turns(&self.losses, &self.last).filter(|name| !self.held.contains(*name)) {
             if !self.differs(name) {
                 done.push(name.clone());
                 continue;
             }
             match self.flights.when(name, now) {
-                When::Now if self.flights.may_try(name) && !self.loses_to(name, &awaited) => {
+                When::Now if self.flights.may_try(name) && !self.loses_to_others(name) => {
                     found = Some(name.clone());
                     break;
                 }
@@ -129,17 +129,16 @@ impl Claims {
         found
     }
 
-    /// The same of one whose last write failed. When to try others again is known from [`Claims::first_loss`].
+    /// The same of one whose last write failed. When to try others again, and what is awaited, is known from [`Claims::first_loss`].
     fn failed_loss(&self, now: Instant) -> Option<String> {
         if self.losses.is_empty() {
             return None;
         }
-        let awaited = self.awaited();
         let is_due = |name: &String| {
             self.losses.contains(name)
                 && !self.held.contains(name)
                 && self.differs(name)
-                && !self.loses_to(name, &awaited)
+                && !self.loses_to_others(name)
         };
         self.flights.next_failed(now, is_due).0
     }
