@@ -1,5 +1,8 @@
 //! The bound on hellos of one source that wait for the backends of one route.
 
+use std::mem::offset_of;
+
+use common::maps::flow::{ClientTuple, Pending, RECORD_LOCKED, RECORD_OVER};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
 use common::maps::source::{Share, ShareKey};
@@ -8,11 +11,12 @@ use tests::addresses::{FAMILIES, Family, server_name};
 use tests::fill::default_settings;
 use tests::hello::hello;
 use tests::program::{Programs, Sizes};
+use tests::schedule::{Change, Place};
 
 use crate::check::{assert_dropped, assert_sent, order, sent};
 use crate::delivery::collect;
 use crate::scene::{Backend, Client, dial, ready, usual_hello};
-use crate::setup::{forget_all, remove_flow, remove_hello, route_counts};
+use crate::setup::{forget_all, nats, remove_flow, remove_hello, route_counts, waiting_of};
 
 /// One tenant's silent backends refused the clients of other tenants behind the same address.
 #[test]
@@ -119,6 +123,78 @@ fn hellos_that_a_backend_never_acknowledges_are_bounded_and_their_slots_come_bac
         remove_flow(&mut programs, client.dial.tuple());
         programs.expire(&order(client.dial.tuple(), Reason::ExpireHello));
         assert_eq!((count(&programs), taken(&programs) - before), (0, 0));
+        forget_all(&mut programs);
+    }
+}
+
+/// Returns the slots that are counted for hellos of the client's source which wait for backends of its route.
+fn connecting(programs: &Programs, client: Client) -> u32 {
+    let key = ShareKey::of(&client.dial.tuple(), 1);
+    programs.entry::<_, Share>(name::SHARES, key).map_or(0, |share| share.connecting)
+}
+
+/// The segment that completes a hello counts it for its route, and then cannot store that: another CPU ended the connection
+/// meanwhile. The record is removed as one that collects, which it was, and took the count with it for ever.
+#[test]
+fn a_hello_that_ended_before_its_backend_was_dialled_is_counted_nowhere() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let hello = usual_hello();
+    let flags = offset_of!(Pending, connection.flags);
+    for family in FAMILIES {
+        let (mut ended, mut accesses) = (0, 1);
+        let mut nth = 1;
+        while nth <= accesses {
+            let [client, other] = [41_000, 41_001].map(|port| dial(family).port(port).shake(&mut programs));
+            // Of the same source: what is given back twice is taken from this one.
+            for one in [client, other] {
+                assert_dropped(&one.send(&mut programs, 0, &hello[..300]), Reason::HelloBuffered);
+            }
+            let tuple: ClientTuple = client.dial.tuple();
+            let end = [
+                Change::expect(name::PENDING, &tuple, flags, RECORD_LOCKED, RECORD_LOCKED),
+                Change::write(name::PENDING, &tuple, flags, &(RECORD_LOCKED | RECORD_OVER)),
+            ];
+            let end = programs.behind_access(&Place::new(name::PENDING, &tuple, flags), nth, &end);
+            let end = end.expect("a hardware breakpoint");
+            client.send(&mut programs, 300, &hello[300..]);
+            let happened = end.happened();
+            accesses = end.accesses() as u32;
+            drop(end);
+            if happened {
+                ended += 1;
+                assert_eq!((client.waiting(&programs), nats(&programs)), (None, vec![]), "{family:?}, {nth}");
+                assert_eq!(connecting(&programs, client), 0, "{family:?}, {nth}");
+                assert_eq!(waiting_of(&programs, client.dial.host), 1, "{family:?}, {nth}");
+            }
+            forget_all(&mut programs);
+            nth += 1;
+        }
+        assert!(ended > 1, "{ended} of {accesses}");
+    }
+}
+
+/// Its slots were taken off those of another hello of the source, which was counted.
+#[test]
+fn a_hello_that_there_was_no_room_to_count_takes_nothing_off_the_count() {
+    tests::skip_without_root!();
+    let sizes = Sizes { shares: 1, ..Sizes::default() };
+    let mut programs = Programs::with_sizes(sizes).expect("the programs load");
+    programs.tls_with_one_route();
+    for family in FAMILIES {
+        let full = ShareKey { route: 9, ..ShareKey::of(&dial(family).tuple(), 9) };
+        programs.insert(name::SHARES, full, Share { flows: 1, connecting: 0 });
+        let [uncounted, counted] = [41_000, 41_001].map(|port| dial(family).port(port).shake(&mut programs));
+        uncounted.ask(&mut programs, &usual_hello());
+        assert_eq!(connecting(&programs, uncounted), 0);
+        // The daemon makes room.
+        programs.remove::<_, Share>(name::SHARES, full);
+        counted.ask(&mut programs, &usual_hello());
+        assert_eq!(connecting(&programs, counted), 1);
+        assert_dropped(&uncounted.give(&mut programs, &uncounted.at(517).rst()), Reason::HelloReset);
+        assert_eq!(connecting(&programs, counted), 1, "{family:?}");
+        assert_dropped(&counted.give(&mut programs, &counted.at(517).rst()), Reason::HelloReset);
+        assert_eq!(connecting(&programs, counted), 0, "{family:?}");
         forget_all(&mut programs);
     }
 }

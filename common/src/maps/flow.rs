@@ -322,7 +322,7 @@ map_struct! {
         pub retransmits: u8,
         /// Source ports given up since the client's last segment: the backend has an old connection on each.
         pub moves: u8,
-        /// Slots of `BUFFERS` for which its source is counted while it waits for its backend; at least 1.
+        /// Slots of `BUFFERS` for which its source is counted while it waits for its backend. 0: there was no room to count.
         pub slots: u8,
         /// 1: a RST of the client was challenged. The flow is on trial from the moment it opens.
         pub challenged: u8,

@@ -72,16 +72,14 @@ verified! {
 
 verified! {
     /// Counts the slots of a hello of the client's that begins to wait for a backend of the route, before its record says so.
-    /// They count until the backend has acknowledged what we acknowledged.
-    pub(crate) fn raise_connecting as count_raise_connecting(client: ClientTuple; route: u32, slots: u32) -> () {
+    /// They count until the backend has acknowledged what we acknowledged. `false`: the map is full, and they are not counted.
+    pub(crate) fn raise_connecting as count_raise_connecting(client: ClientTuple; route: u32, slots: u32) -> bool {
         let key = ShareKey::of(client, route);
         let share = || maps::share(&key).map(|share| &mut share.connecting);
         // Where the map is full, the flow says so.
-        if raise_found(share, slots).is_none()
-            && !maps::insert_share(&key, &Share { flows: 0, connecting: slots })
-        {
-            raise_found(share, slots);
-        }
+        raise_found(share, slots).is_some()
+            || maps::insert_share(&key, &Share { flows: 0, connecting: slots })
+            || raise_found(share, slots).is_some()
     }
 }
 

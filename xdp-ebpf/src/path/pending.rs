@@ -108,14 +108,15 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
 fn connecting(s: &mut Scratch) -> Result<(), Exit> {
     let route = s.dial.connection.route;
     let slots = record::slots(s.waiting.pending.have) as u8;
-    s.waiting.pending.slots = slots;
-    count::raise_connecting(&mut s.received.client, route, slots.into());
-    if !s.waiting.new {
-        source::lower(&s.received.client, s.waiting.pending.source_epoch);
-    }
+    let counted = count::raise_connecting(&mut s.received.client, route, slots.into());
+    // What was not counted is not given back either: it would be another hello's.
+    s.waiting.pending.slots = if counted { slots } else { 0 };
     let stored = connect::store(&mut s.received, &s.dial, &mut s.waiting);
-    if stored.is_err() && s.waiting.new {
-        count::lower_connecting(&s.received.client, route, slots);
+    // A record that could not take the new state is removed in the one before.
+    if stored.is_err() {
+        count::lower_connecting(&s.received.client, route, s.waiting.pending.slots);
+    } else if !s.waiting.new {
+        source::lower(&s.received.client, s.waiting.pending.source_epoch);
     }
     stored
 }
