@@ -3,7 +3,7 @@
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_SYN_SEEN};
 use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TCP};
 use common::maps::name;
-use common::maps::word::SYN_AGAIN;
+use common::maps::word::{SYN_AGAIN, SYN_OVER};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, TLS_PORT, vip};
 use tests::hello::hello;
@@ -99,6 +99,33 @@ fn other_syns_do_not_push_out_the_one_that_is_repeated() {
         challenged(&mut programs, open, &open.client.dial.syn().seq(NEXT_ISN + 1));
         assert_eq!(open.client.give(&mut programs, &syn).counted, [(Reason::SynAnswered, 1)]);
         assert_eq!(open.flow(&programs).connection.flags, FLOW_SYN_SEEN);
+    }
+}
+
+/// A stranger has a SYN of his own noted whenever the one before is forgotten. So the client's never is, and gets no cookie; it would
+/// get none of a host that it dials directly either. The answer to the challenge ends the flow all the same.
+#[test]
+fn a_stranger_who_keeps_his_syn_noted_keeps_no_client_from_its_next_connection() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO).payload(*b"data"));
+        let syn = open.client.dial.syn().seq(NEXT_ISN);
+        for strangers in 1..4 {
+            challenged(&mut programs, open, &open.client.dial.syn().seq(NEXT_ISN + strangers));
+            challenged(&mut programs, open, &syn);
+            open.age_syn(&mut programs);
+            challenged(&mut programs, open, &syn);
+            let mut flow = open.flow(&programs);
+            assert_eq!((flow.syn.isn, flow.connection.flags), (NEXT_ISN + strangers, 0));
+            flow.syn.time = flow.syn.time.wrapping_sub(SYN_OVER);
+            programs.insert(name::FLOWS, open.client.dial.tuple(), flow);
+        }
+        let rst = Segment { flags: flag::RST, ..open.client_segment(HELLO, 0) };
+        assert_eq!(open.client.give(&mut programs, &rst).counted, [(Reason::ForwardReset, 1)]);
+        assert_eq!(open.client.give(&mut programs, &syn).counted, [(Reason::SynAnswered, 1)]);
+        assert_eq!(open.client.flow(&programs), None);
     }
 }
 

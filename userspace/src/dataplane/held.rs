@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, Flow};
 use common::wire::seq;
 
-/// Lifetime of a flow whose client never acknowledged a byte of the backend, from the backend's first byte on.
+/// Lifetime of a flow whose client never acknowledged a byte of the backend, from the walk on that finds the backend's first byte.
 const SILENT_SECS: u32 = 60;
 /// Lifetime of a flow with one direction closed, after its last progress.
 const HALF_CLOSED_SECS: u32 = 300;
@@ -187,6 +187,20 @@ mod tests {
         // Nothing to acknowledge yet: the backend is silent, too.
         assert!(!look(&mut held, &flow(1, 0, 0), 5_000));
         assert!(held.0.is_empty());
+    }
+
+    /// A walk begins the minute, and a walk ends it: ten seconds more at most, twice that where the second is cut off by rounding.
+    #[test]
+    fn the_minute_of_a_client_that_never_acknowledges_is_one_walk_longer_at_most() {
+        const WALK: u32 = 10;
+        // How long after the backend's first byte the first walk comes, and whether the clock shows a second less at the others.
+        for (first, less) in (0..=WALK).flat_map(|first| [(first, 0), (first, 1)]) {
+            let mut held = Held::default();
+            let mut walks = (0..20).map(|nth| first + WALK * nth - if nth == 0 { 0 } else { less });
+            let ended = walks.find(|at| look(&mut held, &flow(1, 100, 0), 1_000 + at));
+            let most = if less == 0 { 60 + WALK } else { 60 + 2 * WALK };
+            assert!(ended.is_some_and(|at| (60..=most).contains(&at)), "{first}, {less}: {ended:?}");
+        }
     }
 
     /// A stranger sends a byte in the name of a backend that says nothing. The client's host keeps it, and waits for what comes before.
