@@ -19,7 +19,7 @@ use super::ports::Ports;
 use super::read::{now_ns, now_secs};
 use super::request::{ends, expiry, of_flow, of_held, of_record};
 pub use super::runner::ExpireError;
-use super::runner::Runner;
+use super::runner::{self, Runner};
 use super::sources;
 use super::swept::{Ended, Found};
 use super::trials::Trials;
@@ -27,6 +27,9 @@ use crate::plan::Selector;
 
 /// Hops that the kernel is to ask for at once. The rest is for the next sweep.
 const ASKED_MAX: usize = 256;
+
+/// Entries of a flow map that is worth several threads for a walk that a change waits for.
+const LARGE: u32 = 1 << 18;
 
 /// Ends connections.
 #[derive(Debug)]
@@ -89,7 +92,7 @@ impl Expirer {
     pub fn reset(
         &mut self,
         selector: &Selector,
-        is_old: impl Fn(u32, u32) -> bool,
+        is_old: impl Fn(u32, u32) -> bool + Sync,
     ) -> Result<Ended, ExpireError> {
         self.reset_where(|client, is| {
             let reason = selector.takes(client, is.listener, is.route, is.backend)?;
@@ -103,9 +106,9 @@ impl Expirer {
     /// Ends every connection for which `takes_it` returns a reason, which a flow is counted under. A hello without a route has route and backend 0.
     pub fn reset_where(
         &mut self,
-        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
+        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync,
     ) -> Result<Ended, ExpireError> {
-        let (mut flows, mut hellos, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut hellos, mut half_opens) = (Vec::new(), Vec::new());
         self.maps.hellos.walk(|client, hello| {
             let is_undelivered = hello.connection.state == PENDING_UNDELIVERED;
             if !is_undelivered && takes_it(client, &hello.connection).is_some() {
@@ -118,12 +121,11 @@ impl Expirer {
             }
         })?;
         // Flows are last, so that a connection that became a flow during the other walks is found here.
-        self.maps.flows.walk(|client, flow| {
-            if flow.connection.state == FLOW_ESTABLISHED
-                && let Some(reason) = takes_it(client, &flow.connection)
-            {
-                flows.push(of_flow(client, flow, reason));
-            }
+        let threads = if self.maps.flows.capacity() < LARGE { 1 } else { runner::threads() };
+        let flows = self.maps.flows.find(threads, |client, flow| {
+            let is_open = flow.connection.state == FLOW_ESTABLISHED;
+            let reason = is_open.then(|| takes_it(client, &flow.connection)).flatten()?;
+            Some(of_flow(client, flow, reason))
         })?;
         let ended = Ended {
             hellos: self.runner.run_all(&hellos)?,
@@ -172,6 +174,10 @@ impl Expirer {
             flows: self.sweep_trials()?,
         };
         self.note_ended(ended.flows, settings);
+        let orphans = self.orphans.sweep(&self.maps, now_secs())?;
+        if orphans > 0 {
+            tracing::warn!(orphans, "removed source ports that belonged to no connection");
+        }
         Ok(ended)
     }
 
@@ -258,10 +264,6 @@ impl Expirer {
         let crowded = self.make_room(&evicted)?;
         self.note_ended(flows + crowded, settings);
         self.sweep_sources(settings)?;
-        let orphans = self.orphans.sweep(&self.maps, now)?;
-        if orphans > 0 {
-            tracing::warn!(orphans, "removed source ports that belonged to no connection");
-        }
         Ok(Ended { flows: flows + crowded, closed, hellos: self.sweep_owed()?, half_opens: 0 })
     }
 

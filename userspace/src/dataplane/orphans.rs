@@ -4,22 +4,30 @@
 use common::maps::flow::{BackendTuple, ClientTuple, Reply};
 
 use super::maps::Maps;
+use super::syscall::Place;
 use super::table::TableError;
 
-/// Time between two walks, in seconds.
+/// Time from the start of a walk to that of the next one, in seconds.
 const PERIOD_SECS: u32 = 600;
+/// Entries that are looked at by one call: each takes a microsecond, and nothing else is done meanwhile.
+const PART: usize = 10_000;
 
-/// The entries found by the last walk, and when that was (monotonic clock, seconds).
+/// The entries found by the last part of a walk, where the walk goes on, and when it began (monotonic clock, seconds).
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     suspects: Vec<(BackendTuple, Reply)>,
-    walked_secs: Option<u32>,
+    rest: Option<Place>,
+    begun_secs: Option<u32>,
 }
 
 /// The maps that are swept. Packets change them between any two calls.
 pub(super) trait Records {
-    /// Calls `visit` for every entry of `NATS`.
-    fn walk(&self, visit: &mut dyn FnMut(&BackendTuple, &Reply)) -> Result<(), TableError>;
+    /// Calls `visit` for some entries of `NATS`, from `place` on, which is advanced. Returns whether they were the last.
+    fn walk_on(
+        &self,
+        place: &mut Place,
+        visit: &mut dyn FnMut(&BackendTuple, &Reply),
+    ) -> Result<bool, TableError>;
     /// Returns an entry of `NATS`.
     fn entry(&self, nat: &BackendTuple) -> Result<Option<Reply>, TableError>;
     /// Removes an entry of `NATS`. Returns whether it existed.
@@ -37,8 +45,12 @@ pub(super) enum Map {
 }
 
 impl Records for Maps {
-    fn walk(&self, visit: &mut dyn FnMut(&BackendTuple, &Reply)) -> Result<(), TableError> {
-        self.nats.walk(visit)
+    fn walk_on(
+        &self,
+        place: &mut Place,
+        visit: &mut dyn FnMut(&BackendTuple, &Reply),
+    ) -> Result<bool, TableError> {
+        self.nats.walk_on(place, PART, visit)
     }
 
     fn entry(&self, nat: &BackendTuple) -> Result<Option<Reply>, TableError> {
@@ -60,7 +72,7 @@ impl Records for Maps {
 }
 
 impl Orphans {
-    /// Removes the entries that had no connection at the last call either, and looks for others if it is time to.
+    /// Removes the entries that had no connection at the last call either, a second ago, and looks for others if it is time to.
     /// Returns the number of removed ones. A program claims an entry just before it stores the connection, so an entry
     /// without a connection is no orphan yet.
     pub(super) fn sweep(&mut self, maps: &impl Records, now: u32) -> Result<u32, TableError> {
@@ -70,16 +82,23 @@ impl Orphans {
                 removed += u32::from(maps.remove(&nat)?);
             }
         }
-        if self.walked_secs.is_some_and(|walked| now.saturating_sub(walked) < PERIOD_SECS) {
-            return Ok(removed);
-        }
-        self.walked_secs = Some(now);
+        let mut place = match self.rest.take() {
+            Some(place) => place,
+            None if self.begun_secs.is_some_and(|begun| now.saturating_sub(begun) < PERIOD_SECS) => {
+                return Ok(removed);
+            }
+            None => {
+                self.begun_secs = Some(now);
+                Place::start()
+            }
+        };
         let mut failed = Ok(());
-        maps.walk(&mut |nat, reply| match has_connection(maps, reply) {
+        let ended = maps.walk_on(&mut place, &mut |nat, reply| match has_connection(maps, reply) {
             Ok(true) => {}
             Ok(false) => self.suspects.push((*nat, *reply)),
             Err(error) => failed = Err(error),
         })?;
+        self.rest = (!ended).then_some(place);
         failed.map(|()| removed)
     }
 }
@@ -124,6 +143,8 @@ mod tests {
         looks: Cell<usize>,
         /// Steps, and the look before which each is taken.
         schedule: Vec<(usize, Step)>,
+        /// The part of the walk with the entry: the last one.
+        part: u32,
     }
 
     fn client() -> ClientTuple {
@@ -154,11 +175,17 @@ mod tests {
     }
 
     impl Records for Forced {
-        fn walk(&self, visit: &mut dyn FnMut(&BackendTuple, &Reply)) -> Result<(), TableError> {
+        fn walk_on(
+            &self,
+            place: &mut Place,
+            visit: &mut dyn FnMut(&BackendTuple, &Reply),
+        ) -> Result<bool, TableError> {
             self.look();
-            let found = *self.nats.borrow();
+            let part = place.bucket();
+            *place = Place::at(part + 1);
+            let found = self.nats.borrow().filter(|_| part == self.part);
             found.iter().for_each(|reply| visit(&BackendTuple::zeroed(), reply));
-            Ok(())
+            Ok(part >= self.part)
         }
 
         fn entry(&self, _: &BackendTuple) -> Result<Option<Reply>, TableError> {
@@ -196,6 +223,17 @@ mod tests {
         maps.take(Step::Claim);
         assert_eq!([1_020, 1_599].map(|now| orphans.sweep(&maps, now).unwrap()), [0, 0]);
         assert_eq!([1_600, 1_601].map(|now| orphans.sweep(&maps, now).unwrap()), [0, 1]);
+    }
+
+    /// A walk through millions takes many calls, of which each takes as long as that of a small map.
+    #[test]
+    fn a_walk_goes_on_where_it_was_and_begins_again_when_it_is_time() {
+        let maps = Forced { part: 2, ..Forced::new(&[Step::Claim], &[]) };
+        let mut orphans = Orphans::default();
+        assert_eq!([0, 1, 2, 3].map(|second| orphans.sweep(&maps, 1_000 + second).unwrap()), [0, 0, 0, 1]);
+        maps.take(Step::Claim);
+        assert_eq!([1_004, 1_599].map(|now| orphans.sweep(&maps, now).unwrap()), [0, 0], "the walk is over");
+        assert_eq!([1_600, 1_601, 1_602, 1_603].map(|now| orphans.sweep(&maps, now).unwrap()), [0, 0, 0, 1]);
     }
 
     /// Its connection is stored at any point from the first look at the entry on: the first sweep may find none, the second does.

@@ -8,6 +8,7 @@ use common::maps::address::Port;
 use common::maps::backend::DELIVERY_DNAT;
 use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow};
 use common::maps::settings::Settings;
+use foldhash::fast::RandomState;
 
 use super::crowd::{Candidate, Crowd, MOST};
 
@@ -17,7 +18,7 @@ pub(super) struct Ports {
     /// Source ports towards each.
     ports: u32,
     /// Flows that keep their ports, as this walk finds them.
-    flows: HashMap<BackendTuple, u64>,
+    flows: HashMap<BackendTuple, u64, RandomState>,
     /// The flows that may be evicted where the last walk found few ports left.
     crowds: HashMap<BackendTuple, Crowd>,
 }

@@ -1,7 +1,7 @@
 //! Counts of sources that are no longer needed, and room for new ones.
 
 use common::decide::admit::count;
-use common::maps::source::ShareKey;
+use common::maps::source::{Share, ShareKey};
 
 use super::maps::Maps;
 use super::table::TableError;
@@ -23,21 +23,33 @@ pub(super) fn sweep_waiting(maps: &Maps, now: u64, hello_timeout_ns: u64) -> Res
 ///
 /// A connection counted between the look and the removal is forgotten; the programs never count below zero.
 pub(super) fn sweep_shares(maps: &Maps) -> Result<Vec<ShareKey>, TableError> {
-    let (mut unused, mut used) = (Vec::new(), Vec::new());
-    maps.shares.walk(|key, share| match count(share.flows).saturating_add(count(share.connecting)) {
+    let has = |share: &Share| count(share.flows).saturating_add(count(share.connecting));
+    let (mut unused, mut in_use) = (Vec::new(), 0);
+    maps.shares.walk(|key, share| match has(share) {
         0 => unused.push(*key),
-        flows => used.push((flows, *key)),
+        _ => in_use += 1,
     })?;
     maps.shares.remove_all(&unused)?;
+    // There may be a million: they are only remembered where some of them have to go.
+    if !is_nearly_full(in_use, maps.shares.capacity()) {
+        return Ok(Vec::new());
+    }
+    let mut used = Vec::new();
+    maps.shares.walk(|key, share| used.push((has(share), *key)))?;
     Ok(least_used(used, maps.shares.capacity()))
+}
+
+/// Whether more than seven eighths of the capacity are in use.
+fn is_nearly_full(in_use: usize, capacity: u32) -> bool {
+    in_use > capacity as usize / 8 * 7
 }
 
 /// Over seven eighths of the capacity: returns those above three quarters, the least used ones.
 fn least_used(mut used: Vec<(u32, ShareKey)>, capacity: u32) -> Vec<ShareKey> {
-    let capacity = capacity as usize;
-    if used.len() <= capacity / 8 * 7 {
+    if !is_nearly_full(used.len(), capacity) {
         return Vec::new();
     }
+    let capacity = capacity as usize;
     used.sort_unstable_by_key(|(flows, _)| *flows);
     let keep = capacity / 4 * 3;
     used.drain(..used.len() - keep).map(|(_, key)| key).collect()

@@ -3,7 +3,9 @@
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -69,12 +71,35 @@ pub enum TableError {
     },
 }
 
+/// The most parts in which a map is read at once.
+const PARTS_MAX: usize = 4;
+
+/// Room for the elements that one system call reads.
+struct Room<K, V> {
+    keys: Vec<K>,
+    values: Vec<V>,
+}
+
+impl<K: Plain, V: Plain> Room<K, V> {
+    fn new(capacity: u32) -> Self {
+        let step = WALK_STEP.min(capacity.max(1) as usize);
+        Self { keys: vec![K::new_zeroed(); step], values: vec![V::new_zeroed(); step] }
+    }
+
+    fn grow(&mut self) {
+        let step = 2 * self.keys.len();
+        self.keys.resize(step, K::new_zeroed());
+        self.values.resize(step, V::new_zeroed());
+    }
+}
+
 /// An open map.
 #[derive(Debug)]
 pub struct Table<K, V> {
     name: &'static str,
     fd: OwnedFd,
     capacity: u32,
+    is_hash: bool,
     types: PhantomData<fn(K) -> V>,
 }
 
@@ -102,7 +127,8 @@ impl<K: Plain, V: Plain> Table<K, V> {
                 ours_value: size_of::<V>(),
             });
         }
-        Ok(Self { name, fd, capacity: info.max_entries, types: PhantomData })
+        let is_hash = info.kind == syscall::KIND_HASH;
+        Ok(Self { name, fd, capacity: info.max_entries, is_hash, types: PhantomData })
     }
 
     /// The most entries the map can hold.
@@ -160,33 +186,101 @@ impl<K: Plain, V: Plain> Table<K, V> {
 
     /// Calls `visit` for every element. Elements added or removed during the walk may or may not be visited.
     pub fn walk(&self, mut visit: impl FnMut(&K, &V)) -> Result<(), TableError> {
-        let mut step = WALK_STEP.min(self.capacity.max(1) as usize);
-        let mut keys = vec![K::new_zeroed(); step];
-        let mut values = vec![V::new_zeroed(); step];
         let mut place = Place::start();
+        self.walk_on(&mut place, usize::MAX, &mut visit).map(drop)
+    }
+
+    /// Calls `visit` for the elements from `place` on, which is advanced, until these were as many as `least` or the last. Returns whether
+    /// they were the last.
+    pub(super) fn walk_on(
+        &self,
+        place: &mut Place,
+        least: usize,
+        visit: &mut dyn FnMut(&K, &V),
+    ) -> Result<bool, TableError> {
+        let (mut room, mut visited) = (Room::new(self.capacity), 0);
         loop {
+            let (count, ended) = self.read(place, &mut room, visit)?;
+            visited += count;
+            if ended || visited >= least {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Returns what `choose` returns for the elements, from up to `threads` threads at once. An element may be chosen twice.
+    pub(super) fn find<T: Send>(
+        &self,
+        threads: usize,
+        choose: impl Fn(&K, &V) -> Option<T> + Sync,
+    ) -> Result<Vec<T>, TableError> {
+        let parts = if self.is_hash { threads.clamp(1, PARTS_MAX) as u32 } else { 1 };
+        let one = |part: u32| -> Result<Vec<T>, TableError> {
+            let (mut place, end) = (Place::at(self.bucket(part, parts)), self.bucket(part + 1, parts));
+            let (mut room, mut found) = (Room::new(self.capacity), Vec::new());
+            // The kernel reads on behind the end of a part, which begins the next one.
+            while place.bucket() < end {
+                let (_, ended) =
+                    self.read(&mut place, &mut room, &mut |key, value| found.extend(choose(key, value)))?;
+                if ended {
+                    break;
+                }
+            }
+            Ok(found)
+        };
+        thread::scope(|scope| {
+            let start = |part| {
+                (part, thread::Builder::new().name("reaper+".into()).spawn_scoped(scope, move || one(part)))
+            };
+            let others: Vec<_> = (1..parts).map(start).collect();
+            let mut all = one(0);
+            for (part, other) in others {
+                // A part without a thread is done here.
+                let found = other.map_or_else(
+                    |_| one(part),
+                    |other| other.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                );
+                all = all.and_then(|mut all| {
+                    all.extend(found?);
+                    Ok(all)
+                });
+            }
+            all
+        })
+    }
+
+    /// Returns the first bucket of a part of a hash map, which has as many buckets as the next power of two of its entries.
+    fn bucket(&self, part: u32, parts: u32) -> u32 {
+        let buckets = u64::from(self.capacity).next_power_of_two();
+        (buckets * u64::from(part) / u64::from(parts)) as u32
+    }
+
+    /// Reads the next elements. Returns how many there were, and whether they were the last.
+    fn read(
+        &self,
+        place: &mut Place,
+        room: &mut Room<K, V>,
+        visit: &mut dyn FnMut(&K, &V),
+    ) -> Result<(usize, bool), TableError> {
+        loop {
+            let step = room.keys.len();
             let read = syscall::lookup_batch(
                 self,
-                &mut place,
-                keys.as_mut_slice().as_mut_bytes(),
-                values.as_mut_slice().as_mut_bytes(),
+                place,
+                room.keys.as_mut_slice().as_mut_bytes(),
+                room.values.as_mut_slice().as_mut_bytes(),
                 step as u32,
             );
             match read {
                 Ok((count, ended)) => {
-                    for (key, value) in keys.iter().zip(&values).take(count as usize) {
+                    let count = count as usize;
+                    for (key, value) in room.keys.iter().zip(&room.values).take(count) {
                         visit(key, value);
                     }
-                    if ended {
-                        return Ok(());
-                    }
+                    return Ok((count, ended));
                 }
                 // A bucket of the hash table has more elements than fit: read more, from the same position.
-                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && step < 1 << 24 => {
-                    step *= 2;
-                    keys.resize(step, K::new_zeroed());
-                    values.resize(step, V::new_zeroed());
-                }
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && step < 1 << 24 => room.grow(),
                 Err(source) => return Err(self.failed("read", source)),
             }
         }
@@ -247,7 +341,7 @@ impl PerCpu {
 }
 
 /// Returns the number of possible CPUs. The kernel returns a value for each, whether present or not.
-fn possible_processors() -> io::Result<usize> {
+pub(super) fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     last_processor(&text).map(|last| last + 1).ok_or_else(|| io::Error::other("unknown list of processors"))
 }

@@ -291,7 +291,11 @@ pub(super) fn delete_batch(map: &impl AsFd, keys: &[u8], count: u32) -> Result<u
     )
 }
 
+/// `BPF_MAP_TYPE_HASH`.
+pub(super) const KIND_HASH: u32 = 1;
+
 /// The position of a walk through a map. Has room for the longest key: some map types use it as position.
+#[derive(Clone, Debug)]
 pub(super) struct Place {
     bytes: [u8; 512],
     begun: bool,
@@ -300,6 +304,19 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn start() -> Self {
         Self { bytes: [0; 512], begun: false }
+    }
+
+    /// The position at this bucket of a hash map.
+    pub(super) fn at(bucket: u32) -> Self {
+        let mut place = Self { begun: true, ..Self::start() };
+        place.bytes[..4].copy_from_slice(&bucket.to_ne_bytes());
+        place
+    }
+
+    /// Returns the bucket of a position in a hash map.
+    pub(super) fn bucket(&self) -> u32 {
+        let [a, b, c, d, ..] = self.bytes;
+        u32::from_ne_bytes([a, b, c, d])
     }
 }
 

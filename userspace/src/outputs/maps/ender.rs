@@ -23,13 +23,16 @@ pub(super) trait Ender {
     fn run(&self, expiry: &Expiry) -> Result<bool, ExpireError>;
 
     /// Ends every connection that the selector matches.
-    fn reset(&mut self, selector: &Selector, is_old: impl Fn(u32, u32) -> bool)
-    -> Result<Ended, ExpireError>;
+    fn reset(
+        &mut self,
+        selector: &Selector,
+        is_old: impl Fn(u32, u32) -> bool + Sync,
+    ) -> Result<Ended, ExpireError>;
 
     /// Ends every connection for which there is a reason.
     fn reset_where(
         &mut self,
-        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
+        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync,
     ) -> Result<Ended, ExpireError>;
 
     /// Looks at all waiting hellos and half-open connections.
@@ -72,14 +75,14 @@ impl Ender for Expirer {
     fn reset(
         &mut self,
         selector: &Selector,
-        is_old: impl Fn(u32, u32) -> bool,
+        is_old: impl Fn(u32, u32) -> bool + Sync,
     ) -> Result<Ended, ExpireError> {
         Self::reset(self, selector, is_old)
     }
 
     fn reset_where(
         &mut self,
-        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
+        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync,
     ) -> Result<Ended, ExpireError> {
         Self::reset_where(self, takes_it)
     }

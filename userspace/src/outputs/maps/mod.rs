@@ -25,6 +25,8 @@ mod ender;
 mod refusing;
 /// Ids of removed listeners.
 mod resting;
+/// How often all flows are checked.
+mod walked;
 /// The thread that writes.
 mod worker;
 

@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use super::ender::Ender;
 use super::refusing::{INTERVAL_SECS, Refusing};
 use super::resting::Resting;
+use super::walked::{self, Walked};
 use crate::dataplane::evictions::Evictions;
 use crate::dataplane::expire::{ExpireError, Expirer};
 use crate::dataplane::maps::settle;
@@ -27,9 +28,6 @@ use crate::plan::{Applied, Census, Change, Selector};
 
 /// Delay until a reset is repeated, for connections that were being opened during the first one.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
-
-/// The longest interval between checks of all flows. A quarter of the idle timeout applies if it is shorter.
-const FLOWS_EVERY_SECS: u32 = 10;
 
 /// A request to the thread.
 #[derive(Debug)]
@@ -187,6 +185,7 @@ struct Duty<E> {
     again: Vec<Again>,
     freed: mpsc::Sender<Freed>,
     tick: u32,
+    walked: Walked,
     refusing: Refusing,
     /// The number of routes that refuse connections, once it is known.
     refuse: Option<u64>,
@@ -202,7 +201,8 @@ impl<E> Drop for Duty<E> {
 
 impl<E: Ender> Duty<E> {
     fn new(expirer: E, freed: mpsc::Sender<Freed>, swept: Swept) -> Self {
-        Self { expirer, again: vec![], freed, tick: 0, refusing: Refusing::default(), refuse: None, swept }
+        let (again, walked, refusing) = (Vec::new(), Walked::default(), Refusing::default());
+        Self { expirer, again, freed, tick: 0, walked, refusing, refuse: None, swept }
     }
 
     async fn serve(mut self, mut orders: UnboundedReceiver<Order>, mut evictions: Evictions) {
@@ -329,9 +329,9 @@ impl<E: Ender> Duty<E> {
             warn!(%error, "the link addresses of backends cannot be asked for");
         }
         self.tick = self.tick.wrapping_add(1);
-        let is_time = self.tick.is_multiple_of((settings.idle_timeout_secs / 4).clamp(1, FLOWS_EVERY_SECS));
-        if is_time || self.is_crowded() {
-            report("time limit", self.expirer.sweep_flows(&settings));
+        let is_time = self.tick.is_multiple_of(walked::every_secs(&settings));
+        if self.walked.allows(is_time) && (is_time || self.is_crowded()) {
+            self.walked = Walked::during(|| report("time limit", self.expirer.sweep_flows(&settings)));
         }
         if self.tick % INTERVAL_SECS == 1 {
             match self.expirer.route_counters() {
@@ -451,13 +451,17 @@ mod tests {
             Ok(false)
         }
 
-        fn reset(&mut self, _: &Selector, _: impl Fn(u32, u32) -> bool) -> Result<swept::Ended, ExpireError> {
+        fn reset(
+            &mut self,
+            _: &Selector,
+            _: impl Fn(u32, u32) -> bool + Sync,
+        ) -> Result<swept::Ended, ExpireError> {
             self.ended()
         }
 
         fn reset_where(
             &mut self,
-            _: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
+            _: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync,
         ) -> Result<swept::Ended, ExpireError> {
             self.ended()
         }
@@ -540,7 +544,7 @@ mod tests {
         assert_eq!(swept.get().unwrap().refusing, None, "not before the second interval is over");
         duty.sweep();
         assert_eq!(swept.get().unwrap().refusing, Some(1));
-        assert_eq!(duty.expirer.flow_sweeps, 2 * INTERVAL_SECS / FLOWS_EVERY_SECS);
+        assert_eq!(duty.expirer.flow_sweeps, 2 * INTERVAL_SECS / 10);
         drop(duty);
         assert_eq!(swept.get(), None);
     }

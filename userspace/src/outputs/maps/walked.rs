@@ -1,0 +1,58 @@
+//! How often all flows are checked: a check of millions takes a second or more.
+
+use std::time::Duration;
+
+use common::maps::settings::Settings;
+use tokio::time::Instant;
+
+/// The longest interval between checks of all flows. A quarter of the idle timeout applies if it is shorter.
+const FLOWS_EVERY_SECS: u32 = 10;
+
+/// Returns the seconds between checks of all flows.
+pub(super) fn every_secs(settings: &Settings) -> u32 {
+    (settings.idle_timeout_secs / 4).clamp(1, FLOWS_EVERY_SECS)
+}
+
+/// A check of all flows that takes less is not put off.
+const SHORT: Duration = Duration::from_millis(10);
+
+/// The last check of all flows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Walked {
+    ended: Option<Instant>,
+    took: Duration,
+}
+
+impl Walked {
+    /// Carries out the check.
+    pub(super) fn during<T>(check: impl FnOnce() -> T) -> Self {
+        let begun = Instant::now();
+        check();
+        Self { ended: Some(Instant::now()), took: begun.elapsed() }
+    }
+
+    /// Whether the next check does not take too much of a CPU: one in thirty seconds of it, if no more than time limits depend on it, or
+    /// one in three, in a crowded map.
+    pub(super) fn allows(&self, is_time: bool) -> bool {
+        let rest = self.took * if is_time { 29 } else { 2 };
+        self.took < SHORT || self.ended.is_none_or(|ended| ended.elapsed() >= rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten million flows take a second or more: every ten seconds, that would be a tenth of a CPU.
+    #[test]
+    fn a_long_check_of_all_flows_is_put_off_and_less_so_in_a_crowded_map() {
+        let walked = |took: u64, ago: u64| {
+            let ended = Instant::now().checked_sub(Duration::from_millis(ago));
+            Walked { ended, took: Duration::from_millis(took) }
+        };
+        assert!(Walked::default().allows(true));
+        assert!(walked(9, 0).allows(true), "a short one is not");
+        assert!(!walked(100, 2_800).allows(true) && walked(100, 2_900).allows(true));
+        assert!(!walked(100, 150).allows(false) && walked(100, 200).allows(false));
+    }
+}
