@@ -1,8 +1,9 @@
 //! Memory of the maps: bytes per entry, and the total at the default capacities.
 
 use common::maps::name;
+use tests::program;
 use tests::program::{MapFacts, MapKind, Programs, Sizes};
-use userspace::dataplane::sizes;
+use userspace::dataplane::{memory, sizes};
 use userspace::model::facts::Settings;
 
 /// Bytes per entry in the kernel: key and value, each rounded up to eight bytes, plus what the map adds.
@@ -134,4 +135,33 @@ fn all_maps_at_the_default_capacities_keep_within_their_budget() {
     println!("preallocated {} MiB, with every map full {} MiB", preallocated >> 20, full >> 20);
     assert!(preallocated <= PREALLOCATED_BYTES, "{preallocated} bytes before the first packet");
     assert!(full <= FULL_BYTES, "{full} bytes with every map full");
+}
+
+/// What `vestibule check` says, and `vestibule run` compares with what is available.
+#[test]
+fn the_memory_that_is_foretold_is_what_the_kernel_takes() {
+    tests::skip_without_root!();
+    let object = program::object().unwrap();
+    let maps = Programs::load().unwrap().maps();
+    let foretold = |flows, names, hellos| memory::of(&object, sizes::Sizes { flows, names, hellos }).unwrap();
+    // The ring and the shares as a daemon sizes them.
+    let sizes = Sizes { flows: 65_536, hellos: 2048, names: 4096, closed: 8192, shares: 16_384 };
+    let kernels: u64 = Programs::with_sizes(sizes).unwrap().maps().iter().map(|map| map.kernel_bytes).sum();
+    let ours = foretold(65_536, 4096, 2048).at_once;
+    println!("{ours} bytes at once by our count, {kernels} by the kernel's");
+    assert!(ours.abs_diff(kernels) < kernels / 50, "{ours} by our count, {kernels} by the kernel's");
+    // When all are full, as the budget above counts.
+    let capacities = default_capacities();
+    let full: u64 = maps
+        .iter()
+        .map(|map| {
+            let sized = capacities.iter().find(|(name, _)| *name == map.name).map(|(_, entries)| *entries);
+            let entries = sized.unwrap_or(map.entries);
+            let stored = if map.name == name::ROUTES_EXACT { 0 } else { entries };
+            map_bytes(map, entries) - u64::from(entries - stored) * entry_bytes(map)
+        })
+        .sum();
+    let Settings { max_flows, max_names, max_hellos, .. } = Settings::default();
+    let ours = foretold(max_flows, max_names, max_hellos).full;
+    assert!(ours.abs_diff(full) < 1 << 20, "{ours} by `check`, {full} by the budget");
 }

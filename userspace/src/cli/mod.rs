@@ -4,6 +4,8 @@
 mod print;
 /// Readable names for ids, addresses and keys.
 mod names;
+/// Flags that choose connections by their ends.
+mod ends;
 /// `vestibule routes`.
 mod routes;
 /// `vestibule backends`.
@@ -18,6 +20,8 @@ mod explain;
 mod metrics_access;
 /// `vestibule controller`.
 mod controller;
+/// `vestibule check`.
+mod check;
 /// `vestibule vips`.
 mod vips;
 /// `vestibule withdraw`.
@@ -37,7 +41,7 @@ mod doctor;
 /// `vestibule trace`.
 mod trace;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -46,13 +50,11 @@ use tracing_subscriber::EnvFilter;
 
 use crate::dataplane::front;
 use crate::dataplane::pin::{PinError, Pins};
-use crate::model::{Node, NodeFacts};
-use crate::net::sysctl;
+use crate::model::Node;
 use crate::node::NodeError;
 use crate::node::run::{self, Options};
 use crate::outputs::StartError;
 use crate::outputs::l2::leave_groups;
-use crate::sources;
 
 /// SNI load balancer in the kernel: one VIP for every tenant's TLS server.
 #[derive(Debug, Parser)]
@@ -86,7 +88,7 @@ enum Command {
     Probe(probe::Args),
     /// Print the definitions of Vestibule's own kinds, for `kubectl apply`.
     Crds,
-    /// Show the problems of a file. Exit status 1 if it cannot be used.
+    /// Show the problems of a file, and the memory that the kernel's maps will take. Exit status 1 if it cannot be used.
     Check {
         /// The configuration file, YAML or JSON.
         file: PathBuf,
@@ -105,8 +107,8 @@ enum Command {
     Backends(Shown),
     /// Show which addresses this node announces by ARP and neighbour discovery, on which devices.
     Vips(Shown),
-    /// Show connections.
-    Flows(Shown),
+    /// Show connections: all, or those that every flag applies to.
+    Flows(flows::Args),
     /// Show packet counts, by the reason why the packets left the path.
     Reasons {
         #[command(flatten)]
@@ -179,14 +181,14 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Probe(question) => return probe::ask(&question),
         Command::Claims(asked) => claims::show(&asked)?,
         Command::Crds => crds::show()?,
-        Command::Check { file } => return check(&file),
+        Command::Check { file } => return check::show(&file),
         Command::Doctor(shown) => return doctor::show(&pins, shown.output),
         Command::Drain(asked) => return drain::run(&asked, &pins),
         Command::Detach => detach(&pins)?,
         Command::Routes(shown) => routes::show(&pins, shown.output)?,
         Command::Backends(shown) => backends::show(&pins, shown.output)?,
         Command::Vips(shown) => vips::show(&pins, shown.output)?,
-        Command::Flows(shown) => flows::show(&pins, shown.output)?,
+        Command::Flows(asked) => flows::show(&asked, &pins)?,
         Command::Explain(question) => return explain::show(&question, &pins),
         Command::Trace(asked) => trace::run(&asked, &pins)?,
         Command::Reasons { shown, all } => reasons::show(&pins, shown.output, all)?,
@@ -220,15 +222,6 @@ fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn check(path: &Path) -> Result<ExitCode> {
-    let report = sources::check::check(
-        path,
-        &NodeFacts { local_ports: sysctl::local_port_range(), ..NodeFacts::default() },
-    );
-    print::line(&report)?;
-    Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn detach(pins: &Pins) -> Result<()> {

@@ -1,13 +1,14 @@
 //! Readable names for ids, addresses and keys.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use common::maps::address::{Address, Port};
-use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, NameKey, SuffixKey};
+use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, Label, NameKey, SuffixKey};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::model::{Pattern, ServerName};
 use crate::plan::MapsContent;
+use crate::plan::change::label;
 
 /// Names of routes and listeners by id.
 #[derive(Debug, Default)]
@@ -17,15 +18,19 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(content: &MapsContent) -> Self {
-        let labels = content.labels.iter().map(|(key, label)| {
-            let text = label.text.get(..usize::from(label.length)).unwrap_or(&label.text);
-            ((key.kind, key.id), String::from_utf8_lossy(text).into_owned())
-        });
+        let labels = content.labels.iter().map(|(key, label)| ((key.kind, key.id), text(label)));
         Self { labels: labels.collect() }
     }
 
     pub(super) fn route(&self, id: u32) -> String {
         self.of(LABEL_ROUTE, id)
+    }
+
+    /// Returns the ids of the routes with this name. Of a long one, the maps have the beginning only.
+    pub(super) fn routes_of(&self, name: &str) -> HashSet<u32> {
+        let name = text(&label(name));
+        let ids = self.labels.iter().filter(|((kind, _), label)| *kind == LABEL_ROUTE && **label == name);
+        ids.map(|((_, id), _)| *id).collect()
     }
 
     pub(super) fn listener(&self, id: u32) -> String {
@@ -36,6 +41,11 @@ impl Names {
     fn of(&self, kind: u32, id: u32) -> String {
         self.labels.get(&(kind, id)).cloned().unwrap_or_else(|| format!("#{id}"))
     }
+}
+
+fn text(label: &Label) -> String {
+    let text = label.text.get(..usize::from(label.length)).unwrap_or(&label.text);
+    String::from_utf8_lossy(text).into_owned()
 }
 
 /// Formats an address and port in the usual notation.
@@ -62,7 +72,7 @@ pub(super) fn wildcard(key: &SuffixKey) -> (u32, String) {
 mod tests {
     use super::*;
     use common::decide::route_key;
-    use common::maps::route::{Label, LabelKey};
+    use common::maps::route::LabelKey;
 
     #[test]
     fn keys_read_as_the_patterns_they_were_made_from() {
@@ -86,5 +96,11 @@ mod tests {
         };
         let names = Names::new(&content);
         assert_eq!((names.route(5), names.listener(5)), ("t1".into(), "#5".into()));
+        assert_eq!((names.routes_of("t1"), names.routes_of("#5")), ([5].into(), HashSet::new()));
+        // A name of which the maps have the beginning.
+        let long = "n".repeat(200);
+        let labels = vec![(LabelKey { kind: LABEL_ROUTE, id: 6 }, crate::plan::change::label(&long))];
+        let names = Names::new(&MapsContent { labels, ..MapsContent::default() });
+        assert_eq!(names.routes_of(&long), [6].into());
     }
 }

@@ -9,6 +9,7 @@ use aya::programs::{ProgramError, ProgramFd, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::{self, ABI_VERSION};
 
+use super::memory::{self, Memory};
 use super::pin::{PinError, Pins, program};
 use super::sizes::{self, Sizes};
 use super::syscall;
@@ -50,6 +51,18 @@ pub enum LoadError {
         wanted: u32,
         /// The field of `settings` that sizes it.
         setting: &'static str,
+    },
+    /// The maps are larger than what the machine can give.
+    #[error(
+        "the maps take {} MiB as soon as they are made, and {} MiB are available; nothing was made. Give the node more \
+         memory, or lower maxFlows, which takes {} MiB of it (`vestibule check` says how much)",
+        memory.at_once >> 20, available >> 20, memory.flows >> 20
+    )]
+    Memory {
+        /// What they take.
+        memory: Memory,
+        /// Bytes that are available.
+        available: u64,
     },
     /// The kernel refused a program.
     #[error("the kernel refuses program {program}: {source}\n{log}")]
@@ -96,6 +109,11 @@ impl Programs {
     pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self, LoadError> {
         check_version(pins)?;
         check_sizes(pins, sizes)?;
+        if !pins.holds_maps()
+            && let Ok(memory) = memory::of(OBJECT, sizes)
+        {
+            check_memory(memory, memory::available())?;
+        }
         let mut loader = EbpfLoader::new();
         for (map, entries) in sizes.maps() {
             loader.map_max_entries(map, entries);
@@ -248,9 +266,30 @@ pub fn check_sizes(pins: &Pins, sizes: Sizes) -> Result<(), LoadError> {
     Ok(())
 }
 
+/// Refuses maps that the machine has no memory for: the kernel would end other processes for them. Where it does not say what is
+/// available, it refuses them itself.
+fn check_memory(memory: Memory, available: Option<u64>) -> Result<(), LoadError> {
+    match available {
+        Some(available) if memory.at_once > available => Err(LoadError::Memory { memory, available }),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn maps_that_the_machine_cannot_hold_are_refused_with_both_figures() {
+        let memory = Memory { at_once: 5 << 30, full: 7 << 30, flows: 4 << 30 };
+        assert!(check_memory(memory, Some(5 << 30)).is_ok() && check_memory(memory, None).is_ok());
+        let refused = check_memory(memory, Some(3 << 30)).unwrap_err().to_string();
+        for part in
+            ["take 5120 MiB", "3072 MiB are available", "nothing was made", "maxFlows, which takes 4096 MiB"]
+        {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
 
     #[test]
     fn a_verifier_log_is_cut_to_its_end() {

@@ -6,6 +6,8 @@ mod syscall;
 pub mod table;
 /// The number of entries of each map.
 pub mod sizes;
+/// The memory of the maps.
+pub mod memory;
 /// The pin folder and the right to write there.
 pub mod pin;
 /// Loads programs and maps into the kernel.

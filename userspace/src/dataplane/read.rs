@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use common::decide::route_key;
 use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::event::RouteCounters;
-use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending};
+use common::maps::flow::{BackendTuple, ClientTuple, Connection, Flow, HalfOpen, Pending};
 use common::maps::name;
 use common::maps::policy::{ADMIT, PolicyRange};
 use common::maps::route::{NameKey, NameRoute};
@@ -140,13 +140,28 @@ pub struct Connections {
     pub half_opens: Vec<(ClientTuple, HalfOpen)>,
 }
 
-/// Reads all connections.
-pub fn connections(maps: &Maps) -> Result<Connections, TableError> {
-    Ok(Connections {
-        flows: all(&maps.flows)?,
-        hellos: all(&maps.hellos)?,
-        half_opens: all(&maps.half_opens)?,
-    })
+/// Reads the connections that `takes` returns true for, given their part that all have and their backend; of a hello without one, zeros.
+pub fn connections(
+    maps: &Maps,
+    takes: impl Fn(&ClientTuple, &Connection, &BackendTuple) -> bool,
+) -> Result<Connections, TableError> {
+    let mut found = Connections::default();
+    maps.flows.walk(|client, flow| {
+        if takes(client, &flow.connection, &flow.nat) {
+            found.flows.push((*client, *flow));
+        }
+    })?;
+    maps.hellos.walk(|client, hello| {
+        if takes(client, &hello.connection, &hello.nat) {
+            found.hellos.push((*client, *hello));
+        }
+    })?;
+    maps.half_opens.walk(|client, half_open| {
+        if takes(client, &half_open.connection, &half_open.nat) {
+            found.half_opens.push((*client, *half_open));
+        }
+    })?;
+    Ok(found)
 }
 
 /// Reads the counters of each route id.

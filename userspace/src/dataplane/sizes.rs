@@ -2,6 +2,7 @@
 
 use common::maps::name;
 
+use crate::model::Settings;
 use crate::plan::{closed_ring, shares};
 
 /// The three settings that size the maps. Sizes are fixed while the maps are pinned.
@@ -13,6 +14,12 @@ pub struct Sizes {
     pub names: u32,
     /// `maxHellos`.
     pub hellos: u32,
+}
+
+impl From<&Settings> for Sizes {
+    fn from(settings: &Settings) -> Self {
+        Self { flows: settings.max_flows, names: settings.max_names, hellos: settings.max_hellos }
+    }
 }
 
 impl Sizes {

@@ -1,20 +1,20 @@
 //! Reports the problems of a static file to its author.
 
 use super::file;
-use crate::model::{NodeFacts, Problem};
+use crate::model::{NodeFacts, Problem, Settings};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Everything that is wrong with a file, and everything that may surprise its author on this node.
 pub fn check(path: &Path, node: &NodeFacts) -> Report {
-    let (desired, problems) = match file::load(path, node) {
+    let (usable, problems) = match file::load(path, node) {
         Ok(loaded) => {
             let (listeners, routes) = (loaded.desired.listeners.len(), loaded.desired.routes.len());
-            (Some((listeners, routes)), loaded.warnings)
+            (Some(Usable { listeners, routes, settings: loaded.desired.settings.clone() }), loaded.warnings)
         }
         Err(problems) => (None, problems),
     };
-    Report { path: path.to_owned(), problems, usable: desired }
+    Report { path: path.to_owned(), problems, usable }
 }
 
 /// What is wrong with a file; prints one line a problem and one for the whole.
@@ -22,14 +22,26 @@ pub fn check(path: &Path, node: &NodeFacts) -> Report {
 pub struct Report {
     path: PathBuf,
     problems: Vec<Problem>,
-    /// Numbers of listeners and routes.
-    usable: Option<(usize, usize)>,
+    usable: Option<Usable>,
+}
+
+/// What a file without errors asks for.
+#[derive(Clone, Debug)]
+struct Usable {
+    listeners: usize,
+    routes: usize,
+    settings: Settings,
 }
 
 impl Report {
     /// Whether the file can be used; it may have warnings.
     pub fn is_usable(&self) -> bool {
         self.usable.is_some()
+    }
+
+    /// The settings of a file that can be used.
+    pub fn settings(&self) -> Option<&Settings> {
+        self.usable.as_ref().map(|usable| &usable.settings)
     }
 
     /// Errors and warnings, in the order of their lines.
@@ -46,8 +58,8 @@ impl fmt::Display for Report {
         }
         let errors = self.problems.iter().filter(|problem| problem.is_error()).count();
         let warnings = self.problems.len() - errors;
-        match self.usable {
-            Some((listeners, routes)) => {
+        match &self.usable {
+            Some(Usable { listeners, routes, .. }) => {
                 write!(f, "{path}: ok: listeners: {listeners}, routes: {routes}, warnings: {warnings}")
             }
             None => write!(f, "{path}: refused: errors: {errors}, warnings: {warnings}"),

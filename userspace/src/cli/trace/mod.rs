@@ -5,7 +5,6 @@ mod line;
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result};
 use common::maps::address::{Address, Port};
@@ -20,6 +19,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use self::line::{Line, full_name};
 use super::Format;
+use super::ends::{End, end, network};
 use super::names::socket;
 use crate::dataplane::maps::Maps;
 use crate::dataplane::pin::Pins;
@@ -37,7 +37,7 @@ pub(super) struct Args {
     from: IpNet,
     /// Only connections to this virtual address, with or without a port.
     #[arg(long, value_name = "VIP[:PORT]", value_parser = end)]
-    to: Option<(IpAddr, Option<u16>)>,
+    to: Option<End>,
     /// Only packets that leave for this reason, as `vestibule reasons` names it: `stage/reason`, or `reason` where one
     /// stage alone has it.
     #[arg(long, value_name = "REASON", value_parser = reason)]
@@ -48,23 +48,6 @@ pub(super) struct Args {
     /// How to print: a line of text or an object for each packet.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
-}
-
-fn network(text: &str) -> Result<IpNet, String> {
-    let single = || text.parse::<IpAddr>().map(IpNet::from);
-    text.parse::<IpNet>()
-        .map(|net| net.trunc())
-        .or_else(|_| single())
-        .map_err(|_| "an address or a network: 192.0.2.7, 192.0.2.0/24, 2001:db8::/64".into())
-}
-
-fn end(text: &str) -> Result<(IpAddr, Option<u16>), String> {
-    if let Ok(socket) = text.parse::<SocketAddr>() {
-        return Ok((socket.ip(), Some(socket.port())));
-    }
-    text.parse().map(|address| (address, None)).map_err(|_| {
-        "an address with or without a port: 10.97.0.10, 10.97.0.10:443, [2001:db8::1]:443".into()
-    })
 }
 
 fn reason(text: &str) -> Result<Reason, String> {
@@ -284,19 +267,6 @@ impl Printer {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn networks_and_ends_are_read_as_people_write_them() {
-        assert_eq!(network("192.0.2.7").unwrap().to_string(), "192.0.2.7/32");
-        assert_eq!(network("192.0.2.7/24").unwrap().to_string(), "192.0.2.0/24");
-        assert_eq!(network("2001:db8::7/64").unwrap().to_string(), "2001:db8::/64");
-        assert!(network("tenant").unwrap_err().contains("192.0.2.0/24"));
-        let vip = IpAddr::from([10, 97, 0, 10]);
-        assert_eq!(end("10.97.0.10"), Ok((vip, None)));
-        assert_eq!(end("10.97.0.10:443"), Ok((vip, Some(443))));
-        assert_eq!(end("[2001:db8::1]:443").unwrap().1, Some(443));
-        assert!(end("443").is_err());
-    }
 
     #[test]
     fn a_reason_is_named_as_the_table_of_reasons_names_it() {

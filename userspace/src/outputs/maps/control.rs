@@ -16,7 +16,7 @@ use super::checks::{
 use super::complaints::Complaints;
 use super::egress::Egress;
 use super::fronts::Fronts;
-use super::prepared::{Options, Prepared, sizes};
+use super::prepared::{Options, Prepared};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
@@ -68,7 +68,7 @@ impl Control {
         let Prepared { is_strict, mut egress, programs } = prepared;
         let mut programs = match programs {
             Some(programs) => programs,
-            None => Programs::load(pins, sizes(&order.desired.settings))?,
+            None => Programs::load(pins, (&order.desired.settings).into())?,
         };
         programs.pin()?;
         let maps = Maps::open(pins)?;

@@ -7,9 +7,7 @@ use super::devices::Choice;
 use super::egress::Egress;
 use crate::dataplane::load::{self, LoadError, Programs};
 use crate::dataplane::pin::{PinError, Pins};
-use crate::dataplane::sizes::Sizes;
 use crate::dataplane::swept::Swept;
-use crate::model::Settings;
 use crate::outputs::l2::ServedSender;
 use crate::outputs::{Order, StartError};
 use crate::plan;
@@ -39,17 +37,12 @@ pub(super) struct Prepared {
     pub(super) programs: Option<Programs>,
 }
 
-/// Returns the sizes of the maps.
-pub(super) fn sizes(settings: &Settings) -> Sizes {
-    Sizes { flows: settings.max_flows, names: settings.max_names, hellos: settings.max_hellos }
-}
-
 impl Prepared {
     /// Does everything that does not need the right to write: loads the programs if maps are pinned. What the
     /// node cannot do of the desired state is reported later, and the rest is still done.
     fn leniently(pins: &Pins, choice: Choice, order: &Order) -> Result<Self, StartError> {
         let programs = match load::need_version(pins) {
-            Ok(()) => Some(Programs::load(pins, sizes(&order.desired.settings))?),
+            Ok(()) => Some(Programs::load(pins, (&order.desired.settings).into())?),
             // Nothing is pinned, or another start is creating maps: left to the holder of the right to write.
             Err(LoadError::Pin(PinError::Nothing(_)) | LoadError::Abi { found: 0, .. }) => None,
             Err(error) => return Err(error.into()),
