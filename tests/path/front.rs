@@ -107,7 +107,9 @@ fn xdp_answers_and_tcx_goes_on() {
         "the same link has the new program: {before:?}, {after:?}"
     );
     assert_answered(&scene, true);
+    assert!(changes(&scene).starts_with("attached; with it the other end sends"), "{}", changes(&scene));
     scene.daemon.reload(&config(&[])).unwrap();
+    assert!(changes(&scene).starts_with("not attached; with it"), "{}", changes(&scene));
     assert_eq!((attached(&scene.lab), pin(&scene).exists()), (None, false));
     assert_answered(&scene, false);
     open.assert_alive();
@@ -160,13 +162,23 @@ fn by_default_there_is_no_xdp() {
     assert_eq!((attached(&scene.lab), pin(&scene).exists()), (None, false));
 }
 
-/// Returns what `vestibule doctor` finds of XDP on the device towards the client.
-fn found(scene: &Scene) -> Option<String> {
+/// Returns what `vestibule doctor` finds of a subject on the device towards the client: verdict and text.
+fn doctor(scene: &Scene, what: &str) -> Option<(String, String)> {
     let mut doctor = scene.daemon.command(&scene.lab.balancer).unwrap();
     let output = doctor.args(["doctor", "-o", "json"]).output().unwrap();
     let findings = tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap();
-    let xdp = findings.iter().find(|one| one["what"] == format!("{CLIENT_DEVICE} xdp"))?;
-    Some(format!("{}: {}", xdp["verdict"].as_str()?, xdp["found"].as_str()?))
+    let one = findings.iter().find(|one| one["what"] == format!("{CLIENT_DEVICE} {what}"))?;
+    Some((one["verdict"].as_str()?.to_owned(), one["found"].as_str()?.to_owned()))
+}
+
+/// Returns which XDP program it finds there.
+fn found(scene: &Scene) -> Option<String> {
+    doctor(scene, "xdp").map(|(verdict, found)| format!("{verdict}: {found}"))
+}
+
+/// Returns what it says that XDP changes there.
+fn changes(scene: &Scene) -> String {
+    doctor(scene, "with XDP").expect("each device has it").1
 }
 
 #[test]

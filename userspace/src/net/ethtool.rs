@@ -27,6 +27,9 @@ const ACTIVE: usize = 2;
 /// The feature by which the kernel chains received segments instead of merging them (`NETIF_F_GRO_FRAGLIST`).
 pub const CHAINED_RECEIVE: &str = "rx-gro-list";
 
+/// The feature by which the device merges segments so that they can be split again (`NETIF_F_GRO_HW`).
+pub const HARDWARE_RECEIVE: &str = "rx-gro-hw";
+
 /// `struct ifreq` with `ifr_data`; the union is 24 bytes on 64-bit machines.
 #[repr(C)]
 struct Request {
@@ -44,6 +47,8 @@ pub struct Offloads {
     pub tx_checksum: bool,
     /// The device merges segments irreversibly, so that they must not be forwarded.
     pub large_receive: bool,
+    /// The device merges segments so that they can be split again.
+    pub hardware_receive: bool,
     /// The kernel chains segments: rewriting the headers of a chain changes only those of its first segment.
     pub chained_receive: bool,
 }
@@ -54,6 +59,7 @@ pub fn offloads(device: &str) -> io::Result<Offloads> {
         rx_checksum: ask(device, GET_RX_CHECKSUM)? != 0,
         tx_checksum: ask(device, GET_TX_CHECKSUM)? != 0,
         large_receive: ask(device, GET_FLAGS)? & FLAG_LRO != 0,
+        hardware_receive: has_feature(device, HARDWARE_RECEIVE)?,
         chained_receive: has_feature(device, CHAINED_RECEIVE)?,
     })
 }
@@ -129,7 +135,9 @@ mod tests {
         let found = offloads("lo").unwrap();
         assert!(found.rx_checksum && found.tx_checksum, "{found:?}");
         assert!(!found.large_receive && !found.chained_receive, "{found:?}");
-        assert!(feature("lo", CHAINED_RECEIVE).unwrap().is_some());
+        for name in [CHAINED_RECEIVE, HARDWARE_RECEIVE] {
+            assert!(feature("lo", name).unwrap().is_some(), "{name}");
+        }
         assert_eq!(feature("lo", "no-such").unwrap(), None);
         // Always on.
         assert!(has_feature("lo", "loopback").unwrap() && has_feature("lo", "tx-scatter-gather").unwrap());

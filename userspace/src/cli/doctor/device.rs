@@ -7,7 +7,7 @@ use crate::dataplane::front;
 use crate::dataplane::hooks::{self, Attached, Hook};
 use crate::dataplane::pin::Pins;
 use crate::model::Link;
-use crate::net::ethtool;
+use crate::net::ethtool::{self, Offloads};
 use crate::net::filters;
 
 /// The smallest MTU in bytes of a device that carries IPv6 (RFC 8200 section 5).
@@ -55,8 +55,46 @@ pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
             "of no effect on what our programs send on; it judges what they hand to the node itself",
         ));
     }
-    findings.extend(offloads(name));
+    // A device that does not support these queries has no such offloads.
+    let offloads = ethtool::offloads(name).ok();
+    findings.push(with_xdp(link, offloads, front.is_some()));
+    findings.extend(offloads.map(|found| of_offloads(name, found)).unwrap_or_default());
     findings
+}
+
+/// The largest MTU at which a frame with the room that XDP needs fits into one page of 4096 bytes: with larger ones, a driver has to
+/// support fragments, or refuses.
+const MTU_OF_A_PAGE: u32 = 3_498;
+
+/// Says what XDP changes on this device, attached (`is_on`) or not.
+fn with_xdp(link: &Link, offloads: Option<Offloads>, is_on: bool) -> Finding {
+    let what = format!("{} with XDP", link.name);
+    let state = if is_on { "attached" } else { "not attached" };
+    if link.is_veth {
+        let found = format!(
+            "{state}; with it the other end sends no segments for this end to cut (TSO is off there)"
+        );
+        return finding(Verdict::Ok, what, found, "");
+    }
+    let mut changes = Vec::new();
+    let of = |is: fn(&Offloads) -> bool| offloads.as_ref().is_some_and(is);
+    for (name, is_active) in [
+        ("lro", of(|found| found.large_receive)),
+        (ethtool::HARDWARE_RECEIVE, of(|found| found.hardware_receive)),
+    ] {
+        changes.push(match (is_active, is_on) {
+            (true, false) => format!("{name} goes off"),
+            (true, true) => format!("{name} is on all the same"),
+            (false, _) => format!("{name} is off"),
+        });
+    }
+    changes.push(match link.mtu {
+        mtu if mtu > MTU_OF_A_PAGE => {
+            format!("an MTU of {mtu} is refused by drivers that put frames into one page")
+        }
+        mtu => format!("an MTU of {mtu} is possible"),
+    });
+    finding(Verdict::Ok, what, format!("{state}; with it {}", changes.join(", ")), "")
 }
 
 /// Reports an XDP program, which runs before all others. `ours` is the one in our link.
@@ -79,9 +117,7 @@ fn xdp(link: &Link, id: u32, ours: Option<u32>) -> Finding {
     finding(Verdict::Note, what, named(&Attached::of(id)), remedy)
 }
 
-fn offloads(device: &str) -> Vec<Finding> {
-    // A device that does not support these queries has no such offloads.
-    let Ok(found) = ethtool::offloads(device) else { return Vec::new() };
+fn of_offloads(device: &str, found: Offloads) -> Vec<Finding> {
     let by = |device: bool| if device { "by the device" } else { "by the kernel" };
     let text = format!("checked {}, made {}", by(found.rx_checksum), by(found.tx_checksum));
     let mut findings = vec![finding(Verdict::Ok, format!("checksums on {device}"), text, "")];
@@ -177,6 +213,32 @@ mod tests {
         assert_eq!(found(&link, Some(8)), (Verdict::Note, false));
         assert_eq!(found(&link, None), (Verdict::Note, false));
         assert_eq!(found(&Link { is_veth: true, ..link }, Some(7)), (Verdict::Note, true));
+    }
+
+    #[test]
+    fn what_xdp_changes_is_said_before_it_is_attached() {
+        let offloads = |lro, gro| {
+            let all = Offloads {
+                rx_checksum: true,
+                tx_checksum: true,
+                large_receive: lro,
+                hardware_receive: gro,
+                chained_receive: false,
+            };
+            Some(all)
+        };
+        let link = |mtu, is_veth| Link { name: "eth0".into(), mtu, is_veth, ..Link::default() };
+        let found = |link: &Link, offloads, is_on| with_xdp(link, offloads, is_on).found;
+        assert_eq!(
+            found(&link(1500, false), offloads(true, true), false),
+            "not attached; with it lro goes off, rx-gro-hw goes off, an MTU of 1500 is possible"
+        );
+        assert_eq!(
+            found(&link(9000, false), offloads(false, false), true),
+            "attached; with it lro is off, rx-gro-hw is off, an MTU of 9000 is refused by drivers that put frames into one page"
+        );
+        assert!(found(&link(1500, false), None, false).contains("lro is off, rx-gro-hw is off"));
+        assert!(found(&link(1500, true), offloads(false, false), true).contains("TSO is off there"));
     }
 
     #[test]
