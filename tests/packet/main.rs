@@ -49,6 +49,7 @@ mod crowd;
 mod drain;
 mod emit;
 mod hops;
+mod lines;
 mod icmp;
 mod icmp_error;
 mod narrow;
