@@ -1,19 +1,21 @@
 //! Delivery `dnat`: the destination is rewritten, the backend sees the client's own address, and its replies
 //! are matched to the connection. Only a backend's record selects this delivery.
 
+use std::mem::offset_of;
 use std::net::SocketAddr;
 
 use common::maps::backend::{Backend as BackendRecord, DELIVERY_DNAT};
-use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED};
+use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, Reply};
 use common::maps::listener::{ROLE_BACKEND, ROLE_VIP};
 use common::maps::name;
-use common::maps::settings::Settings;
+use common::maps::settings::{Cursors, Settings};
 use common::maps::word::SYN_AGAIN;
 use common::reason::Reason;
 use tests::addresses::{BACKEND_PORT, FAMILIES, vip};
 use tests::icmp::{Icmp, quotation, unreachable};
 use tests::packet::Segment;
 use tests::program::{Programs, Sizes, verdict};
+use tests::schedule::{Change, Place};
 use tests::world::Device;
 
 use crate::by_cookie::crowd;
@@ -22,7 +24,7 @@ use crate::half_open::{at_backend, at_client, caller, from_client, half_open, tc
 use crate::open::{HELLO, Open};
 use crate::renew::NEXT_ISN;
 use crate::scene::{BACKEND_TIME, Backend, Client, Dial, Offer, behind, dial, ready, usual_hello};
-use crate::setup::{backend_address, backend_id, nats, route_counts};
+use crate::setup::{backend_address, backend_id, forget_all, nats, route_counts};
 
 /// The second port of the TCP listener.
 const OTHER_PORT: u16 = 20_002;
@@ -139,7 +141,7 @@ fn a_client_whose_syn_is_answered_by_cookie_is_seen_too() {
         let open = Open { client, backend, offer: Offer::linux(1460, 9), clock };
         open.pass_to_client(&mut programs, &open.backend_segment(0, 0).payload(vec![0x5a; 1_200]));
         open.pass_to_backend(&mut programs, &open.client_segment(0, 1_200).payload(vec![0xa5; 300]));
-        crate::setup::forget_all(&mut programs);
+        forget_all(&mut programs);
         crowd(&mut programs);
     }
 }
@@ -184,6 +186,27 @@ fn a_second_connection_from_the_same_port_to_the_same_backend_is_refused() {
     assert_eq!(nats(&programs).len(), 2);
 }
 
+/// A SYN comes twice at once: the other CPU has the client's port towards the backend, and has not stored its record yet.
+#[test]
+fn a_syn_whose_copy_claimed_the_clients_port_meanwhile_is_dropped() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    // Every new connection takes the next generation, before it claims its port.
+    let begun = Place::new(name::CURSORS, &0u32, offset_of!(Cursors, generation));
+    for family in FAMILIES {
+        let dial = caller(family);
+        let (nat, tuple) = (backend(dial).tuple(), dial.tuple());
+        let claimed = [Change::insert(name::NATS, &nat, &Reply::to(&tuple, 77))];
+        let claimed = programs.behind_access(&begun, 1, &claimed).expect("a hardware breakpoint");
+        let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+        assert!(claimed.happened());
+        drop(claimed);
+        assert_dropped(&outcome, Reason::ConnectBusy);
+        assert_eq!((half_open(&programs, dial), nats(&programs)), (None, vec![(nat, tuple)]));
+        forget_all(&mut programs);
+    }
+}
+
 #[test]
 fn a_backend_that_refuses_by_icmp_is_heard_by_its_client() {
     tests::skip_without_root!();
@@ -225,7 +248,7 @@ fn a_reply_of_an_older_generation_is_nobodys() {
     for family in FAMILIES {
         let dial = caller(family);
         let backend = opened(&mut programs, dial);
-        let mut reply: common::maps::flow::Reply = programs.entry(name::NATS, backend.tuple()).unwrap();
+        let mut reply: Reply = programs.entry(name::NATS, backend.tuple()).unwrap();
         reply.generation = reply.generation.wrapping_sub(1);
         programs.insert(name::NATS, backend.tuple(), reply);
         // Addressed to the client: the node's stack would send it there.

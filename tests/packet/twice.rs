@@ -247,6 +247,34 @@ fn a_flow_that_came_and_went_while_another_was_stored_resets_nobody() {
     }
 }
 
+/// Another CPU stores the very flow between the last look and the store, for a copy of the packet: that is no full table.
+#[test]
+fn a_flow_that_a_copy_of_its_packet_made_meanwhile_resets_nobody() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    let counted = Place::new(name::ROUTE_COUNTERS, &1u32, offset_of!(RouteCounters, flows));
+    for (family, by_port) in FAMILIES.into_iter().flat_map(|family| [(family, false), (family, true)]) {
+        let mut made = open(&mut programs, family).flow(&programs);
+        forget_all(&mut programs);
+        let (client, device, segment) = about_to_open(&mut programs, family, by_port);
+        let tuple = client.dial.tuple();
+        made.set_generation(match by_port {
+            true => half_open(&programs, client.dial).expect("it is dialled").connection.generation,
+            false => client.waiting(&programs).expect("it waits").connection.generation,
+        });
+        let come = [Change::insert(name::FLOWS, &tuple, &made)];
+        let come = programs.behind_access(&counted, 1, &come).expect("a hardware breakpoint");
+        let before = nats(&programs);
+        let outcome = programs.ingress(device, &segment.bytes());
+        assert!(come.happened());
+        drop(come);
+        assert_dropped(&outcome, if by_port { Reason::SynBusy } else { Reason::ConnectIgnored });
+        assert_eq!((client.flow(&programs), nats(&programs)), (Some(made), before));
+        assert_eq!(route_flows(&programs, 1), 0, "counted by the other one");
+        forget_all(&mut programs);
+    }
+}
+
 /// Returns a client, and the segment that opens its flow next, on the TCP or the TLS listener.
 #[track_caller]
 fn about_to_open(programs: &mut Programs, family: Family, by_port: bool) -> (Client, Device, Segment) {
