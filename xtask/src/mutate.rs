@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::process;
 use crate::setup::{self, tools};
+use std::collections::HashMap;
 use std::env;
 use std::fs;
 use std::io;
@@ -15,6 +16,8 @@ const STEP: &str = "removing guards";
 const PACKETS: &[&str] = &["--package", "tests", "--test", "packet"];
 /// Where cargo finds the daemon's unit tests.
 const DAEMON: &[&str] = &["--package", "userspace", "--lib"];
+/// Where cargo finds the unit tests of what programs and daemon share.
+const COMMON: &[&str] = &["--package", "common", "--lib"];
 /// What the eBPF programs are built from, and the manifests that cargo wants to see beside it.
 const SOURCES: [&str; 8] =
     ["Cargo.toml", "Cargo.lock", ".cargo", "common", "xdp-ebpf", "userspace", "tests", "xtask"];
@@ -34,14 +37,21 @@ struct Guard {
     code: String,
     /// What remains of the code without the guard.
     without: String,
+    /// The name of the test that is run first, and alone if it fails; none if empty.
+    shown: Vec<String>,
     /// Words in the names of the tests that may fail without it.
     tests: Vec<String>,
 }
 
 impl Guard {
-    /// Whether it is one of the daemon's. Its unit tests have to be built without it, and run no programs.
-    fn is_of_daemon(&self) -> bool {
-        self.file.starts_with("userspace/")
+    /// Returns the tests that may fail without it, by where cargo finds them: first those that are built faster. Unit tests have to be
+    /// built without it, and run no programs.
+    fn judged_by(&self) -> &'static [&'static [&'static str]] {
+        match self.file.split_once('/').map(|(package, _)| package) {
+            Some("userspace") => &[DAEMON],
+            Some("common") => &[COMMON, PACKETS],
+            _ => &[PACKETS],
+        }
     }
 }
 
@@ -63,30 +73,27 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         .collect();
     setup::for_build()?;
     let linker = tools::bpf_linker()?;
-    let own = |which| {
-        build_tests(which, &process::root(), &process::target()).map(|tests| Judge { tests, object: None })
-    };
-    let of_daemon = guards.iter().any(Guard::is_of_daemon).then(|| own(DAEMON)).transpose()?;
-    let of_programs = guards.iter().any(|guard| !guard.is_of_daemon()).then(|| own(PACKETS)).transpose()?;
+    let mut own = HashMap::new();
+    for which in guards.iter().flat_map(|guard| guard.judged_by()) {
+        if !own.contains_key(which) {
+            let tests = build_tests(which, &process::root(), &process::target())?;
+            own.insert(*which, Judge { tests, object: None });
+        }
+    }
     let tree = process::target().join("mutants");
     copy_tree(&tree)?;
     let (mut survivors, mut refused) = (Vec::new(), Vec::new());
     for guard in &guards {
-        let own = if guard.is_of_daemon() { &of_daemon } else { &of_programs };
-        let Some(own) = own else { continue };
-        let mutant = mutant(guard, own, &tree, &linker)?;
-        // Programs that the kernel refuses fail every test, and show nothing.
-        if mutant.object.is_some() && !failed_of(&mutant, &[LOADS.to_owned()], true)?.is_empty() {
-            println!("{}: THE KERNEL REFUSES the programs without it", guard.name);
-            refused.push(guard.name.as_str());
-            continue;
-        }
-        let failed = failing(guard, own, &mutant)?;
-        if failed.is_empty() {
-            println!("{}: NO TEST fails in {RUNS} of {RUNS} runs", guard.name);
-            survivors.push(guard.name.as_str());
-        } else {
-            println!("{}: {}", guard.name, failed.join(", "));
+        match judged(guard, &own, &tree, &linker)? {
+            Judgement::Shown(failed) => println!("{}: {}", guard.name, failed.join(", ")),
+            Judgement::Survived => {
+                println!("{}: NO TEST fails in {RUNS} of {RUNS} runs", guard.name);
+                survivors.push(guard.name.as_str());
+            }
+            Judgement::Refused => {
+                println!("{}: THE KERNEL REFUSES the programs without it", guard.name);
+                refused.push(guard.name.as_str());
+            }
         }
     }
     println!(
@@ -109,6 +116,32 @@ pub(crate) fn run(words: &[String]) -> Outcome {
     }
 }
 
+/// What became of a guard that was removed.
+enum Judgement {
+    /// These tests fail.
+    Shown(Vec<String>),
+    /// No test does.
+    Survived,
+    /// Programs that the kernel refuses fail every test, and show nothing.
+    Refused,
+}
+
+/// Removes a guard, and has it judged by one kind of tests after the other, until one shows it.
+fn judged(guard: &Guard, own: &HashMap<&[&str], Judge>, tree: &Path, linker: &Path) -> Outcome<Judgement> {
+    for which in guard.judged_by() {
+        let Some(own) = own.get(which) else { continue };
+        let mutant = mutant(guard, which, own, tree, linker)?;
+        if mutant.object.is_some() && !failed_of(&mutant, &[LOADS.to_owned()], true)?.is_empty() {
+            return Ok(Judgement::Refused);
+        }
+        let failed = failing(guard, own, &mutant)?;
+        if !failed.is_empty() {
+            return Ok(Judgement::Shown(failed));
+        }
+    }
+    Ok(Judgement::Survived)
+}
+
 /// Reads the list.
 fn guards(text: &str) -> Outcome<Vec<Guard>> {
     let mut guards: Vec<Guard> = Vec::new();
@@ -129,6 +162,7 @@ fn guards(text: &str) -> Outcome<Vec<Guard>> {
             "file" => guard.file = value,
             "code" => guard.code = value,
             "without" => guard.without = value,
+            "shown" => guard.shown = vec![value],
             "tests" => guard.tests = value.split(' ').map(str::to_owned).collect(),
             _ => return Err(failure()),
         }
@@ -182,17 +216,17 @@ fn prune(original: &Path, copy: &Path) -> io::Result<()> {
 }
 
 /// Builds, in the copy, what judges the guard without it.
-fn mutant(guard: &Guard, own: &Judge, tree: &Path, linker: &Path) -> Outcome<Judge> {
+fn mutant(guard: &Guard, which: &[&str], own: &Judge, tree: &Path, linker: &Path) -> Outcome<Judge> {
     let file = tree.join(&guard.file);
     let failure =
         |error: io::Error| Failure::new(STEP, format!("{}: {error}", file.display()), format!("see {LIST}"));
     let source = fs::read_to_string(process::root().join(&guard.file)).map_err(failure)?;
     fs::write(&file, without(guard, &source)?).map_err(failure)?;
-    let built = match guard.is_of_daemon() {
-        // Cargo gives what it builds of the copy the names that the tree's own have: they need folders of their own.
-        true => build_tests(DAEMON, tree, &tree.join("target")).map(|tests| Judge { tests, object: None }),
-        false => build_programs(guard, tree, linker)
+    let built = match which == PACKETS {
+        true => build_programs(guard, tree, linker)
             .map(|object| Judge { tests: own.tests.clone(), object: Some(object) }),
+        // Cargo gives what it builds of the copy the names that the tree's own have: they need folders of their own.
+        false => build_tests(which, tree, &tree.join("target")).map(|tests| Judge { tests, object: None }),
     };
     fs::write(&file, source).map_err(failure)?;
     built
@@ -246,15 +280,32 @@ fn executable(messages: &str) -> Option<&str> {
     path.split('"').next()
 }
 
-/// Returns the tests that fail without the guard in each of [`RUNS`] runs, and pass with it.
+/// Returns the tests that fail without the guard in each of [`RUNS`] runs, and pass with it. If the one named beside it does, others
+/// are not run.
 fn failing(guard: &Guard, own: &Judge, mutant: &Judge) -> Outcome<Vec<String>> {
-    let first = failed_of(mutant, &guard.tests, false)?;
-    let mut failed = in_each_run(first, |names| failed_of(mutant, names, true))?;
-    if !failed.is_empty() {
-        let with_guard = failed_of(own, &failed, true)?;
-        failed.retain(|name| !with_guard.contains(name));
+    first_shown(guard, |names, whole| {
+        let first = failed_of(mutant, names, whole)?;
+        let mut failed = in_each_run(first, |names| failed_of(mutant, names, true))?;
+        if !failed.is_empty() {
+            let with_guard = failed_of(own, &failed, true)?;
+            failed.retain(|name| !with_guard.contains(name));
+        }
+        Ok(failed)
+    })
+}
+
+/// Asks for the tests that fail: first of the one named beside the guard, by its whole name, then of all that may.
+fn first_shown(
+    guard: &Guard,
+    mut failing: impl FnMut(&[String], bool) -> Outcome<Vec<String>>,
+) -> Outcome<Vec<String>> {
+    if !guard.shown.is_empty() {
+        let failed = failing(&guard.shown, true)?;
+        if !failed.is_empty() {
+            return Ok(failed);
+        }
     }
-    Ok(failed)
+    failing(&guard.tests, false)
 }
 
 /// Runs tests `again` until there were [`RUNS`] runs, each time those that failed in all runs before. Returns those that failed
@@ -312,10 +363,55 @@ mod tests {
             let source = fs::read_to_string(root.join(&guard.file)).expect(&guard.file);
             assert_ne!(without(&guard, &source).unwrap(), source, "{}", guard.name);
             assert!(!guard.tests.is_empty(), "{}", guard.name);
+            if let Some(shown) = guard.shown.first() {
+                let (path, test) = shown.rsplit_once("::").expect("a module and a test");
+                let packets = root.join(format!("tests/packet/{}.rs", path.replace("::", "/")));
+                let has = |file: &Path| {
+                    fs::read_to_string(file).is_ok_and(|source| source.contains(&format!("fn {test}()")))
+                };
+                assert!(has(&packets) || has(&unit_tests(&root, &guard, path)), "{}: {shown}", guard.name);
+            }
         }
         let (file, test) = LOADS.split_once("::").unwrap();
         let source = fs::read_to_string(root.join(format!("tests/packet/{file}.rs"))).unwrap();
         assert!(source.contains(&format!("fn {test}()")));
+    }
+
+    /// Returns the file of unit tests in this module.
+    fn unit_tests(root: &Path, guard: &Guard, module: &str) -> PathBuf {
+        let package = guard.file.split('/').next().unwrap();
+        let module = module.strip_suffix("::tests").unwrap_or(module).replace("::", "/");
+        root.join(format!("{package}/src/{module}.rs"))
+    }
+
+    #[test]
+    fn a_guard_is_judged_by_the_tests_of_where_it_is() {
+        let of = |file: &str| Guard { file: file.into(), ..Guard::default() }.judged_by();
+        assert_eq!(of("userspace/src/settle/own.rs"), [DAEMON]);
+        assert_eq!(of("common/src/maps/word.rs"), [COMMON, PACKETS]);
+        assert_eq!(of("xdp-ebpf/src/atomic.rs"), [PACKETS]);
+    }
+
+    #[test]
+    fn the_test_named_beside_a_guard_is_run_first_and_alone_if_it_fails() {
+        let list = "guard: x\nfile: a\ncode: b\nwithout:\nshown: m::one\ntests: m n\n";
+        let guard = guards(list).unwrap().remove(0);
+        let asked = |fails: &[&str]| {
+            let mut asked = Vec::new();
+            let failed = first_shown(&guard, |names, whole| {
+                asked.push((names.to_vec(), whole));
+                let is_asked = |name: &str| {
+                    names.iter().any(|word| if whole { name == word } else { name.starts_with(word) })
+                };
+                Ok(fails.iter().filter(|name| is_asked(name)).map(|name| (*name).to_owned()).collect())
+            });
+            (failed.unwrap(), asked.into_iter().map(|(names, whole)| (names.join(" "), whole)).collect())
+        };
+        let (one, all) = (("m::one".to_owned(), true), ("m n".to_owned(), false));
+        let alone: (Vec<String>, Vec<(String, bool)>) = asked(&["m::one", "n::two"]);
+        assert_eq!(alone, (vec!["m::one".to_owned()], vec![one.clone()]));
+        assert_eq!(asked(&["n::two"]), (vec!["n::two".to_owned()], vec![one.clone(), all.clone()]));
+        assert_eq!(asked(&[]), (vec![], vec![one, all]));
     }
 
     #[test]
