@@ -5,12 +5,13 @@ use super::writes::short;
 use crate::sources::kubernetes::api::lease_report::{LeaseReport, has_left};
 use crate::sources::kubernetes::api::node_state::{HELD_BACK, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::{Named, Target, follow, follow_some};
-use crate::status::{Complaint, Held, Nodes};
+use crate::status::{Complaint, Held, Nodes, Unknown};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -26,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Why it is not known what a node holds.
-const OTHER_VERSION: &str = "its agent is of another version, whose report this one cannot read";
+const NOT_RENEWED: &str = "its agent has not renewed its Lease since this controller began to look";
 
 /// What an agent reports about its node.
 #[derive(Clone, Debug)]
@@ -225,8 +226,8 @@ pub(super) fn nodes(liveness: &Liveness, states: &BTreeMap<String, Reported>) ->
                 nodes.live.insert(node.to_owned(), held(report, complaints));
                 continue;
             }
-            (Life::Alive, None) => OTHER_VERSION,
-            _ => "its agent has not renewed its Lease since this controller began to look",
+            (Life::Alive, None) => unread(lease.unread.as_deref()),
+            _ => NOT_RENEWED.into(),
         };
         nodes.unknown.insert(node.to_owned(), unknown);
     }
@@ -244,15 +245,39 @@ pub(super) fn reported_nodes(
     let mut nodes = Nodes::default();
     for lease in leases.into_iter().filter(is_alive) {
         let Some(node) = node_of(&lease.name_any()) else { continue };
-        match agent_lease(lease).report {
+        let lease = agent_lease(lease);
+        match lease.report {
             Some(report) => {
                 let complaints = complaints_of.remove(&node).unwrap_or_default();
                 nodes.live.insert(node, held(&report, complaints));
             }
-            None => drop(nodes.unknown.insert(node, OTHER_VERSION)),
+            None => {
+                let unknown = unread(lease.unread.as_deref());
+                nodes.unknown.insert(node, unknown);
+            }
         }
     }
     nodes
+}
+
+/// Of a node whose agent reports in this version, or in none, it is not known what it holds.
+fn unread(version: Option<&str>) -> Unknown {
+    let (_, own) = LeaseReport::version(&BTreeMap::new());
+    let number = |version: &str| version.parse::<u32>().ok();
+    let is_newer = version.is_some_and(|version| number(version) > number(own));
+    let what = match version {
+        Some(version) if version == own => "a report that cannot be read".to_owned(),
+        Some(version) => format!("a report of version {version:?}, where version {own} is known"),
+        None => format!("no report, where version {own} is known"),
+    };
+    let remedy = match is_newer {
+        true => "upgrade the controllers",
+        false => "upgrade this agent, or take it from the node",
+    };
+    let why = format!(
+        "its agent's Lease has {what}, and while it is renewed conditions stay as they are; {remedy}"
+    );
+    Unknown { why: why.into(), lasts: true }
 }
 
 fn held(report: &LeaseReport, mut complaints: Vec<Complaint>) -> Held {
@@ -324,12 +349,15 @@ fn agent_lease(lease: Lease) -> AgentLease {
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     let holder = spec.holder_identity.unwrap_or_default();
     let annotations = lease.metadata.annotations.as_ref();
+    let report = annotations.and_then(LeaseReport::read);
+    let version = annotations.and_then(|annotations| LeaseReport::version(annotations).0);
     AgentLease {
         has_left: annotations.is_some_and(|annotations| has_left(annotations, &holder)),
         holder,
         renewed: spec.renew_time.map(|time| time.0.to_string()).unwrap_or_default(),
         duration: Duration::from_secs(seconds.unwrap_or_default()),
-        report: annotations.and_then(LeaseReport::read),
+        unread: version.filter(|_| report.is_none()).map(Arc::from),
+        report,
     }
 }
 
@@ -344,7 +372,8 @@ mod tests {
     use crate::sources::kubernetes::api::lease_report::leave;
     use crate::sources::kubernetes::api::node_state::NodeProblem;
     use k8s_openapi::api::coordination::v1::LeaseSpec;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+    use k8s_openapi::jiff::Timestamp;
 
     /// Of agents whose Leases cannot be listed, for this long by now.
     fn agents(for_now: Duration) -> Agents {
@@ -386,6 +415,66 @@ mod tests {
         let alive = AgentLease { holder: "x".to_owned(), ..AgentLease::default() };
         this.liveness.put("n2".to_owned(), alive, begun + silence);
         assert!(this.gone(silence, "").is_none());
+    }
+
+    #[test]
+    fn an_agent_whose_report_is_of_another_version_is_named_with_it_and_what_to_do() {
+        let mut this = agents(Duration::ZERO);
+        let lease = |version: Option<&str>, renewed: i64| {
+            let mut annotations = BTreeMap::new();
+            LeaseReport { claims_version: 7, ..LeaseReport::default() }.write(&mut annotations);
+            let (key, own) = annotations.iter().find(|(key, _)| key.ends_with("/report-version")).unwrap();
+            let (key, own) = (key.clone(), own.clone());
+            annotations.remove(&key);
+            annotations.extend(version.map(|version| (key, version.replace("own", &own))));
+            if version == Some("own") {
+                annotations.retain(|key, _| !key.ends_with("/claims-version"));
+            }
+            let renew_time = Some(MicroTime(Timestamp::from_second(renewed).unwrap()));
+            let (holder_identity, lease_duration_seconds) = (Some("x".to_owned()), Some(40));
+            let spec =
+                LeaseSpec { holder_identity, renew_time, lease_duration_seconds, ..LeaseSpec::default() };
+            Lease {
+                metadata: ObjectMeta {
+                    name: Some(format!("{PREFIX}a")),
+                    annotations: Some(annotations),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(spec),
+            }
+        };
+        this.take_leases(Named::Listed(BTreeMap::new(), String::new()));
+        let table = [
+            (
+                Some("1"),
+                "has a report of version \"1\", where version 2 is known, ",
+                "; upgrade this agent, or",
+            ),
+            (
+                Some("3"),
+                "has a report of version \"3\", where version 2 is known, ",
+                "; upgrade the controllers",
+            ),
+            (
+                Some("?"),
+                "has a report of version \"?\", where version 2 is known, ",
+                "; upgrade this agent, or",
+            ),
+            (None, "has no report, where version 2 is known, ", "; upgrade this agent, or"),
+            (Some("own"), "has a report that cannot be read, ", "; upgrade this agent, or"),
+        ];
+        for (renewed, (version, what, remedy)) in (1..).zip(table) {
+            let name = format!("{PREFIX}a");
+            let is_news =
+                this.take_leases(Named::Put(name.clone(), agent_lease(lease(version, 2 * renewed))));
+            assert!(is_news, "{version:?}");
+            this.take_leases(Named::Put(name, agent_lease(lease(version, 2 * renewed + 1))));
+            let nodes = this.nodes();
+            let Unknown { why, lasts } = &nodes.unknown["a"];
+            assert!(why.contains(what) && why.contains(remedy) && *lasts, "{why}");
+            let read_once = reported_nodes(vec![lease(version, 1)], Vec::new(), |_| true);
+            assert_eq!(read_once.unknown["a"].why, *why);
+        }
     }
 
     /// A node is to be taken over from when it is silent, and not because the API server or the agent is away.

@@ -100,6 +100,8 @@ pub(super) struct Core {
     teller: Teller,
     /// What agents cannot follow: node and source.
     stale_nodes: Since<(String, String)>,
+    /// Nodes of which it is not known what they hold, for as long as nobody sees to it.
+    unread: Since<String>,
     keys: keys::Looks,
     /// What each route regains with its waiting write.
     won: BTreeMap<ObjectRef, String>,
@@ -123,6 +125,7 @@ impl Core {
             lanes: Lanes::default(),
             teller: Teller::new(),
             stale_nodes: Since::default(),
+            unread: Since::default(),
             keys: keys::Looks::new(keys),
             won: BTreeMap::new(),
             is_touched: true,
@@ -226,10 +229,15 @@ impl Core {
         self.stale_nodes.note(stale_nodes.into_iter().map(by_source), at);
         let (stale_nodes, young_nodes): (Vec<_>, Vec<_>) =
             self.stale_nodes.all().partition(|(_, since, _)| *since + STALE <= at);
+        let unread = nodes.unknown.iter().filter(|(_, unknown)| unknown.lasts);
+        self.unread.note(unread.map(|(node, unknown)| (node.clone(), unknown.why.to_string())), at);
+        let (unread, young_unread): (Vec<_>, Vec<_>) =
+            self.unread.all().partition(|(_, since, _)| *since + STALE <= at);
         let evidence = Evidence { cluster, version, nodes: &nodes, failing: &failing, node_uids: &node_uids };
         let mut notes = evidence.notes(&judged.problems);
         notes.extend(evidence.stale(&stale));
         notes.extend(evidence.excluded(&excluded, &held_back));
+        notes.extend(evidence.unread(unread.iter().map(|(node, _, why)| (node.as_str(), *why))));
         notes.extend(stale_nodes.iter().map(|((node, _), _, line)| evidence.stale_node(node, line)));
         self.teller.lasts(notes);
         for happening in &judged.happenings {
@@ -244,6 +252,7 @@ impl Core {
         }
         let young =
             young.iter().map(|stale| stale.since).chain(young_nodes.iter().map(|(_, since, _)| *since));
+        let young = young.chain(young_unread.iter().map(|(_, since, _)| *since));
         let said = young.map(|since| since + STALE);
         self.again = said.chain(judged.again).chain(excludes_again).min();
         self.queue.forget(|object| !judged.objects.contains(object));
@@ -391,7 +400,7 @@ mod tests {
     use crate::controller::claim_store::Stored;
     use crate::model::cluster::ClassSpec;
     use crate::settle::tests::Scene;
-    use crate::status::{Complaint, Held};
+    use crate::status::{Complaint, Held, Unknown};
     use serde_json::json;
     use std::sync::Arc;
 
@@ -422,12 +431,38 @@ mod tests {
         let mut told = Vec::new();
         while let Ok(request) = core.next(at) {
             if let Request::Event(note, _) = request {
-                told.push((note.regarding.kind, note.text.clone()));
+                told.push((note.regarding.kind, note.text()));
                 core.done(Done::Event(note, Told::Yes), at);
             }
         }
         told.sort_unstable();
         told
+    }
+
+    /// One agent that was left out of an upgrade held all conditions as they were, and nothing said so.
+    #[test]
+    fn nodes_whose_report_cannot_be_read_are_an_event_of_all_after_a_minute() {
+        let begun = Instant::now();
+        let mut core = Core::new(Facts::default(), keys::Schedule::default(), begun);
+        let unknown = |nodes: &[&str]| {
+            let why = Unknown { why: "its report is of version 1; upgrade it".into(), lasts: true };
+            let lasting = nodes.iter().map(|node| ((*node).to_owned(), why.clone()));
+            let young = [("n9".to_owned(), Unknown::from("it was not renewed yet"))];
+            Nodes { unknown: lasting.chain(young).collect(), ..Nodes::default() }
+        };
+        let told = |core: &mut Core, nodes: &[&str], seconds: u64| {
+            let told = notes_of(core, unknown(nodes), begun, begun + Duration::from_secs(seconds));
+            let of_class = told.into_iter().filter(|(kind, _)| *kind == "GatewayClass");
+            of_class.map(|(_, text)| text).filter(|text| !text.contains("cannot follow")).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&mut core, &["n1", "n2"], 0), [""; 0]);
+        assert!(core.next_due() <= Some(begun + STALE));
+        assert_eq!(
+            told(&mut core, &["n1", "n2"], 60),
+            ["on nodes n1, n2: its report is of version 1; upgrade it"]
+        );
+        // That one of them was upgraded is no other Event.
+        assert_eq!(told(&mut core, &["n2"], 61), [""; 0]);
     }
 
     /// Whether the mark is written although a Claim is refused, where the node holds Claims up to this version, and the Gateway's status

@@ -69,7 +69,7 @@ impl History {
         self.before.retain(|node, _| other.contains(node));
         for node in other {
             nodes.live.remove(&node);
-            nodes.unknown.insert(node, OTHER);
+            nodes.unknown.insert(node, OTHER.into());
         }
     }
 }

@@ -135,17 +135,37 @@ impl Evidence<'_> {
             };
             Note { regarding: regarding.clone(), is_warning: true, reason: "Stale", text, ..Note::default() }
         };
+        let about = self.of_all();
+        about.iter().flat_map(|regarding| stale.iter().map(move |stale| note(regarding, stale))).collect()
+    }
+
+    /// What Events about no object are about: the classes that we serve; without any, the Claim that says that all are written.
+    fn of_all(&self) -> Vec<Regarding> {
         let class = |class: &Arc<str>| {
             self.regarding(&ObjectRef {
                 kind: Kind::GatewayClass,
                 name: ObjectName::new("", Arc::clone(class)),
             })
         };
-        let mut about: Vec<Regarding> = self.cluster.classes.keys().map(class).collect();
-        if about.is_empty() {
-            about.push(of_claim(SETTLED, ""));
-        }
-        about.iter().flat_map(|regarding| stale.iter().map(move |stale| note(regarding, stale))).collect()
+        let classes: Vec<Regarding> = self.cluster.classes.keys().map(class).collect();
+        if classes.is_empty() { vec![of_claim(SETTLED, "")] } else { classes }
+    }
+
+    /// Returns the notes about nodes of which it is not known what they hold, and why: one for all with the same reason, for during an
+    /// upgrade there are hundreds.
+    pub(super) fn unread<'n>(&self, nodes: impl Iterator<Item = (&'n str, &'n str)>) -> Vec<Note> {
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        nodes.for_each(|(node, why)| by_reason.entry(why).or_default().push(node));
+        let about = self.of_all();
+        let note = |regarding: &Regarding, (why, nodes): (&&str, &Vec<&str>)| Note {
+            regarding: regarding.clone(),
+            is_warning: true,
+            reason: "NodeProblem",
+            text: (*why).to_owned(),
+            nodes: node_names(nodes),
+            ..Note::default()
+        };
+        about.iter().flat_map(|about| by_reason.iter().map(move |one| note(about, one))).collect()
     }
 
     /// Returns the note about a source that an agent cannot follow: `services: 403 Forbidden`.

@@ -4,6 +4,7 @@
 
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Validity of a Lease that does not state any.
@@ -30,6 +31,8 @@ pub(super) struct AgentLease {
     pub(super) duration: Duration,
     /// What it reports; `None`: nothing, or in a version that is not known.
     pub(super) report: Option<LeaseReport>,
+    /// In which version it reports where that is not read.
+    pub(super) unread: Option<Arc<str>>,
     /// It was the last of its node, and nobody waits for the node.
     pub(super) has_left: bool,
 }
@@ -148,11 +151,11 @@ impl Liveness {
         if seen.lease == lease {
             return false;
         }
-        let before = (seen.life, seen.lease.report.take());
+        let before = (seen.life, seen.lease.report.take(), seen.lease.unread.take());
         (seen.lease, seen.changed) = (lease, watched);
         seen.is_renewed |= is_renewed;
         seen.life = seen.life(watched);
-        before.0 != seen.life || before.1 != seen.lease.report
+        before != (seen.life, seen.lease.report.clone(), seen.lease.unread.clone())
     }
 
     fn remove(&mut self, node: &str) -> bool {
@@ -191,7 +194,7 @@ mod tests {
             renewed: renewed.to_string(),
             duration: Duration::from_secs(40),
             report: Some(LeaseReport { claims_version: 7, ..LeaseReport::default() }),
-            has_left: false,
+            ..AgentLease::default()
         };
         (node.to_owned(), lease)
     }

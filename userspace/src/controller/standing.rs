@@ -210,7 +210,7 @@ mod tests {
     fn while_a_node_is_unknown_what_was_said_stays() {
         let (mut standings, begun) = (Standings::new(), Instant::now());
         let mut nodes = nodes(3, 3);
-        nodes.unknown.insert("n7".to_owned(), "it is silent");
+        nodes.unknown.insert("n7".to_owned(), "it is silent".into());
         let later = begun + 6 * GRACE;
         for now in [begun, later] {
             assert_eq!(

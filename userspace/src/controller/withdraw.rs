@@ -121,7 +121,7 @@ async fn withdraw(
             nodes.live.into_iter().partition(|(_, held)| held.claims_version >= version);
         withdrawn.nodes = holds.len();
         let lacks = lacks.into_iter().map(|(node, _)| format!("{node}: its agent has not answered in time"));
-        let unknown = nodes.unknown.into_iter().map(|(node, why)| format!("{node}: {why}"));
+        let unknown = nodes.unknown.into_iter().map(|(node, unknown)| format!("{node}: {}", unknown.why));
         let unlisted =
             nodes.are_unlisted.then(|| "all nodes: the agents' Leases cannot be listed".to_owned());
         withdrawn.others = lacks.chain(unknown).chain(unlisted).collect();

@@ -149,7 +149,7 @@ impl<'n> Counted<'n> {
         #[cfg(test)]
         tests::asks(named.len());
         let live = named.into_iter().map(|node| (self.live[node].name, self.why(node, said)));
-        let unknown = self.nodes.unknown.iter().map(|(node, why)| (node.as_str(), Some(*why)));
+        let unknown = self.nodes.unknown.iter().map(|(node, unknown)| (node.as_str(), Some(&*unknown.why)));
         let named = live.chain(unknown).take(NAMED);
         let named = named.map(|(node, why)| (node.to_owned(), why.map(str::to_owned))).collect();
         Progress::Missing(Missing { named, count })
@@ -242,7 +242,7 @@ pub(super) mod tests {
         let held = (0..4_u64, complaints());
         let held = held.prop_map(|(claims_version, complaints)| Held { claims_version, complaints });
         let live = prop::collection::btree_map("[a-z]{1,2}", held, 0..24);
-        let unknown = prop::collection::btree_map("[A-Z]{1,2}", Just("it is silent"), 0..4);
+        let unknown = prop::collection::btree_map("[A-Z]{1,2}", Just("it is silent".into()), 0..4);
         (live, unknown, prop::bool::weighted(0.1)).prop_map(|(live, unknown, are_unlisted)| Nodes {
             live,
             unknown,

@@ -30,7 +30,7 @@ pub(crate) use condition::cut;
 pub use condition::{is_programmed, owned};
 pub use counted::Counted;
 pub(crate) use progress::node_names;
-pub use progress::{Complaint, Held, Missing, Nodes, Progress, Refused, key};
+pub use progress::{Complaint, Held, Missing, Nodes, Progress, Refused, Unknown, key};
 
 use serde_json::{Map, Value};
 

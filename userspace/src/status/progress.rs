@@ -2,6 +2,7 @@
 
 use crate::model::ObjectRef;
 use crate::model::verdict::{Condition, Programmable, Status};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -29,12 +30,27 @@ const STILL_NOT_KNOWN: &str = "it is still not known which nodes hold it: the ag
 pub struct Nodes {
     /// What each of them holds.
     pub live: BTreeMap<String, Held>,
-    /// Nodes of which it is not known what they hold, and why.
-    pub unknown: BTreeMap<String, &'static str>,
+    /// Nodes of which it is not known what they hold.
+    pub unknown: BTreeMap<String, Unknown>,
     /// Nodes whose agent has a Lease, whether or not it has ended.
     pub members: BTreeSet<String>,
     /// Leases cannot be listed: of no node is it known whether its agent is alive.
     pub are_unlisted: bool,
+}
+
+/// Why it is not known what a node holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// As conditions say it.
+    pub why: Cow<'static, str>,
+    /// Whether it stays so until it is seen to.
+    pub lasts: bool,
+}
+
+impl From<&'static str> for Unknown {
+    fn from(why: &'static str) -> Self {
+        Self { why: why.into(), lasts: false }
+    }
 }
 
 /// What the maps of a node hold, as reported by its agent.
@@ -136,7 +152,7 @@ impl Nodes {
     /// Returns the nodes that do not hold an object, named as in NodeStates, whose Claims are those up to `version`; each with the reason
     /// if it reported one.
     pub fn missing(&self, key: String, version: u64) -> impl Iterator<Item = (&str, Option<&str>)> {
-        let unknown = self.unknown.iter().map(|(node, why)| (node.as_str(), Some(*why)));
+        let unknown = self.unknown.iter().map(|(node, unknown)| (node.as_str(), Some(&*unknown.why)));
         let live = self.live.iter();
         live.filter_map(move |(node, held)| missing_on(node, held, &key, version)).chain(unknown)
     }
@@ -247,7 +263,7 @@ mod tests {
             "the other one's agent is dead, and its maps are not"
         );
         assert!(Nodes { are_unlisted: true, ..nodes(None, &[]) }.may_hold());
-        let unknown = BTreeMap::from([("n3".to_owned(), "it is of another version")]);
+        let unknown = BTreeMap::from([("n3".to_owned(), "it is of another version".into())]);
         assert!(Nodes { unknown, ..nodes(Some(0), &["n1"]) }.may_hold());
     }
 }

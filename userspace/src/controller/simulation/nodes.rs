@@ -106,7 +106,7 @@ impl Nodes {
             renewed: node.renewed.to_string(),
             duration: Duration::from_secs(40),
             report: Some(report),
-            has_left: false,
+            ..AgentLease::default()
         };
         (name(number), lease)
     }

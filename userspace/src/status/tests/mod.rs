@@ -299,7 +299,7 @@ fn progress_is_what_live_nodes_hold() {
         Progress::Missing(vec![("b".to_owned(), None)].into())
     );
     nodes.live.remove("b");
-    nodes.unknown.insert("b".to_owned(), "it is silent");
+    nodes.unknown.insert("b".to_owned(), "it is silent".into());
     let why = Some("it is silent".to_owned());
     assert_eq!(
         nodes.counted().progress(&object, version),

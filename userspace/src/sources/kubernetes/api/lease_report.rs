@@ -68,6 +68,12 @@ impl LeaseReport {
         }
     }
 
+    /// The version in which a Lease's annotations report, if they do, and the one that is read.
+    pub fn version(annotations: &BTreeMap<String, String>) -> (Option<&str>, &'static str) {
+        let (key, version) = REPORT_VERSION;
+        (annotations.get(key).map(String::as_str), version)
+    }
+
     /// Reads it from a Lease's annotations. `None`: there is none, or of a version that is not known.
     pub fn read(annotations: &BTreeMap<String, String>) -> Option<Self> {
         let (key, version) = REPORT_VERSION;
