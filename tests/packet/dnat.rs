@@ -361,6 +361,36 @@ fn whether_the_client_is_hidden_is_decided_by_its_own_packet() {
     }
 }
 
+/// The backend is chosen long after the record of such a hello was stored.
+#[test]
+fn a_hello_in_two_segments_is_delivered_as_one_in_one() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = ready();
+        crate::setup::with_backends(&mut programs, 2);
+        keep_sources(&mut programs, &[0, 1].map(|number| backend_id(family, number)));
+        let client = dial(family).shake(&mut programs);
+        let hello = usual_hello();
+        let outcome = client.send(&mut programs, 0, &hello[..300]);
+        assert_eq!(outcome.counted, [(Reason::HelloBuffered, 1)]);
+        let outcome = client.send(&mut programs, 300, &hello[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        let first = sent(&outcome);
+        assert_eq!(first.from, client.dial.client());
+        assert_eq!(client.waiting(&programs).unwrap().connection.delivery, DELIVERY_DNAT);
+        // The bare ACK may be of the client's own connection.
+        let backend = Backend { address: first.to, source: first.from, timestamps: true };
+        let challenge = backend.segment().seq(77).ack(99);
+        assert_handed_on(&backend.give(&mut programs, &challenge), &challenge.bytes(), Reason::ConnectStray);
+        let second = sent(&backend.refuse(&mut programs));
+        assert_ne!(second.to, first.to);
+        assert_eq!(second.from, client.dial.client());
+        let backend = Backend { address: second.to, source: second.from, timestamps: true };
+        backend.accept(&mut programs);
+        assert_eq!(client.flow(&programs).unwrap().connection.delivery, DELIVERY_DNAT);
+    }
+}
+
 /// The new connection has the addresses and ports of the old one at the backend, too, so the old one must end first.
 #[test]
 fn a_client_that_gives_up_its_flow_connects_to_the_same_backend_again() {

@@ -66,14 +66,16 @@ verified! {
 }
 
 verified! {
-    /// Unlocks a record with this state, unless it is over: then it stays locked. Returns its flags as they were before;
-    /// 0: not changed.
-    pub(crate) fn unlock as exchange_unlock(head: Head; generation: u32, state: u32) -> u32 {
+    /// Unlocks a record with this state and delivery, unless it is over: then it stays locked. Returns its flags as they were
+    /// before; 0: not changed.
+    pub(crate) fn unlock as exchange_unlock(head: Head; generation: u32, state: u32, delivery: u32) -> u32 {
         let unlocked = |was: u64| {
             let mut head = Head::of(was);
             if head.flags & RECORD_OVER == 0 {
                 head.flags &= !RECORD_LOCKED;
                 head.state = state as u8;
+                // Known only with the backend, after the record was stored.
+                head.delivery = delivery as u8;
             }
             head.bits()
         };

@@ -304,7 +304,8 @@ verified! {
         held.held = false;
         if let Some(record) = maps::half_open(&received.client) {
             let (generation, state) = (record.connection.generation, record.connection.state);
-            if !record::unlock(&mut record.connection, generation, state) {
+            let delivery = record.connection.delivery;
+            if !record::unlock(&mut record.connection, generation, state, delivery) {
                 remove(&mut received.client);
             }
         }

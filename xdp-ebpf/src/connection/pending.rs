@@ -88,8 +88,8 @@ verified! {
         let copy = &waiting.pending;
         count_slots(slots(held.have), slots(copy.have));
         kernel::assign_behind_head(held, copy);
-        let connection = &copy.connection;
-        let open = record::unlock(&mut held.connection, connection.generation, connection.state);
+        let c = &copy.connection;
+        let open = record::unlock(&mut held.connection, c.generation, c.state, c.delivery);
         if !open {
             remove(&mut received.client);
         }
@@ -210,7 +210,8 @@ verified! {
             waiting.held = false;
             if let Some(held) = maps::pending(&received.client) {
                 let (generation, state) = (held.connection.generation, held.connection.state);
-                if !record::unlock(&mut held.connection, generation, state) {
+                let delivery = held.connection.delivery;
+                if !record::unlock(&mut held.connection, generation, state, delivery) {
                     remove(&mut received.client);
                 }
             }

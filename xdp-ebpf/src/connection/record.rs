@@ -59,10 +59,12 @@ pub(super) fn set_state(connection: &mut Connection, copy: &Connection) {
     exchange::mark(connection, copy.generation, set, clear);
 }
 
-/// Unlocks a record that this CPU holds, with a new state; `false`: it is over, and this CPU must remove it.
+/// Unlocks a record that this CPU holds, with the state and delivery of its copy, which has this generation; `false`: it is over,
+/// and this CPU must remove it.
 #[inline(always)]
-pub(super) fn unlock(connection: &mut Connection, generation: u32, state: u8) -> bool {
-    exchange::unlock(atomic::head(connection), generation, state.into()) & u32::from(RECORD_OVER) == 0
+pub(super) fn unlock(connection: &mut Connection, generation: u32, state: u8, delivery: u8) -> bool {
+    let head = atomic::head(connection);
+    exchange::unlock(head, generation, state.into(), delivery.into()) & u32::from(RECORD_OVER) == 0
 }
 
 /// Unlocks a record that was locked by mistake, whatever happened to it meanwhile: the CPU that locks it next sees that.
