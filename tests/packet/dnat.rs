@@ -30,7 +30,7 @@ use crate::setup::{backend_address, backend_id, forget_all, nats, route_counts};
 const OTHER_PORT: u16 = 20_002;
 
 /// Switches these backends to see their clients' addresses.
-fn keep_sources(programs: &mut Programs, ids: &[u32]) {
+pub(crate) fn keep_sources(programs: &mut Programs, ids: &[u32]) {
     for id in ids {
         let backend: BackendRecord = programs.entry(name::BACKENDS, *id).expect("the backend is there");
         programs.insert(name::BACKENDS, *id, BackendRecord { delivery: DELIVERY_DNAT, ..backend });
@@ -41,7 +41,7 @@ fn keep_sources(programs: &mut Programs, ids: &[u32]) {
 }
 
 /// Loads programs with a TCP listener whose one backend of each family sees its clients' addresses.
-fn direct() -> Programs {
+pub(crate) fn direct() -> Programs {
     let mut programs = tcp(Sizes::default(), 1);
     keep_sources(&mut programs, &FAMILIES.map(|family| backend_id(family, 0)));
     programs

@@ -31,6 +31,7 @@ mod old_port;
 mod hello;
 mod delivery;
 mod dnat;
+mod dnat_taken;
 mod undelivered;
 mod buffer;
 mod buffer_taken;

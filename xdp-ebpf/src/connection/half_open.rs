@@ -298,6 +298,35 @@ verified! {
     }
 }
 
+/// Returns the half-open connection, by another VIP or port, that has the backend's side in `dial.nat`, and its generation. Its
+/// client, then in `dial.victim`, has not proved that it sent the SYN.
+#[inline(always)]
+fn holder(dial: &mut Dial) -> Option<(&'static mut HalfOpen, u32)> {
+    let generation = delivery::holder(&dial.nat, &mut dial.victim)?;
+    let record = maps::half_open(&dial.victim)?;
+    (record::generation(&mut record.connection) == generation).then_some((record, generation))
+}
+
+verified! {
+    /// Whether a half-open connection has the backend's side in `dial.nat`.
+    pub(crate) fn has_side as half_open_has_side(dial: Dial) -> bool {
+        holder(dial).is_some()
+    }
+}
+
+/// Ends the half-open connection that has the backend's side in `dial.nat`. Returns the sequence number that the backend expects of
+/// it. `Err(true)`: another CPU holds its record, and will remove it; `Err(false)`: there is none.
+#[inline(always)]
+pub(crate) fn push_out(dial: &mut Dial) -> Result<u32, bool> {
+    let Some((record, generation)) = holder(dial) else { return Err(false) };
+    if !record::end(&mut record.connection, generation) {
+        return Err(true);
+    }
+    let seq = record.isn.wrapping_add(1);
+    remove(&mut dial.victim);
+    Ok(seq)
+}
+
 verified! {
     /// Gives back the record that this CPU still holds at the end of a packet.
     pub(crate) fn settle as half_open_settle(received: Received, held: Held) -> () {

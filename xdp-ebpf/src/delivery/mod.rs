@@ -81,6 +81,12 @@ fn claim(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result<(), Exit>
     }
 }
 
+/// Returns the generation of the connection that has this backend's side, and puts its client in `client`.
+#[inline(always)]
+pub(crate) fn holder(nat: &BackendTuple, client: &mut ClientTuple) -> Option<u32> {
+    reply::holder(nat, client)
+}
+
 /// Whether the segment is a reply to the connection with this backend's side. An element of the map of
 /// replies may be reused for another key as soon as it is removed. So a record found through it is used only
 /// when the segment's own addresses and ports match.

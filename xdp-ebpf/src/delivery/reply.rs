@@ -38,6 +38,14 @@ pub(super) fn claim(nat: &BackendTuple, client: &ClientTuple, generation: u32) -
     maps::reply(nat).is_none() && maps::claim_reply(nat, &Reply::to(client, generation))
 }
 
+/// Returns the generation of the connection that has the replies, and puts its client in `client`.
+#[inline(always)]
+pub(super) fn holder(nat: &BackendTuple, client: &mut ClientTuple) -> Option<u32> {
+    let holder = maps::reply(nat)?;
+    *client = holder.tuple();
+    Some(holder.generation)
+}
+
 /// Whether this connection has the replies.
 #[inline(always)]
 pub(super) fn is_held(nat: &BackendTuple, generation: u32) -> bool {

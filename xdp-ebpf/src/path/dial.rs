@@ -3,11 +3,13 @@
 
 use common::reason::Reason;
 
-use crate::connection::{count, pending as record};
+use crate::connection::{count, half_open, pending as record};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
-use crate::scratch::{Dial, Received, Scratch, Waiting};
+use crate::maps;
+use crate::scratch::{Cursors, Dial, Draft, Received, Scratch, Waiting};
+use crate::segment::{draft, emit};
 use crate::stage::{connect, pick};
 use crate::verified::verified;
 
@@ -56,6 +58,28 @@ verified! {
                 exit
             }
         }
+    }
+}
+
+verified! {
+    /// Ends the half-open connection that has the backend's side in `dial.nat`, and resets its backend, which would answer our own SYN
+    /// for it. `Err`: there is none, or it has not ended yet.
+    pub(super) fn push_out as dial_push_out[Skb, skb](
+        received: Received, dial: Dial, draft: Draft, cursors: Cursors
+    ) -> Result<(), Exit> {
+        let seq = half_open::push_out(dial).map_err(|is_held| match is_held {
+            true => Exit::drop(Reason::ConnectBusy),
+            false => Exit::reset(Reason::ConnectNoPort),
+        })?;
+        delivery::address(draft, &dial.nat);
+        draft::reset_at(draft, seq);
+        emit::learn_partial(skb, received)?;
+        if emit::copy(skb, received, draft, cursors) {
+            maps::count_event(Reason::SynOldReset);
+        }
+        // Of the packet in hand, whose checksum was verified, only the bytes that were kept are used from now on.
+        received.partial_known = true;
+        Ok(())
     }
 }
 

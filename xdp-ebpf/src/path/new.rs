@@ -107,15 +107,19 @@ fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
 }
 
 /// Claims the backend's side of the connection, and a slot for it while it is half-open; `Ok(false)`: there is no slot, or
-/// a flow of the client has its port.
+/// a connection that the client's proof ends has its port.
 #[inline(always)]
 fn hold(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     s.dial.connection.generation = maps::next_generation();
     if let Err(exit) = delivery::open(skb, &mut s.received, &mut s.dial) {
         // Backends that see the client's own port know one connection on it. The client's flow, which this SYN gives up, has it
-        // until the client proves that it sent the SYN.
-        let is_flows = exit.verdict() == Verdict::Drop && !delivery::owns_source(&s.dial.connection);
-        return if is_flows && maps::flow(&s.received.client).is_some() { Ok(false) } else { Err(exit) };
+        // until the client proves that it sent the SYN. So has another SYN that nobody proved, by another VIP or port.
+        let gives_way = !delivery::owns_source(&s.dial.connection)
+            && match exit.verdict() {
+                Verdict::Drop => maps::flow(&s.received.client).is_some(),
+                _ => half_open::has_side(&mut s.dial),
+            };
+        return if gives_way { Ok(false) } else { Err(exit) };
     }
     let stored = half_open::store(&mut s.received, &mut s.dial, &mut s.half_open, &mut s.cursors);
     if stored != Ok(true) {

@@ -90,7 +90,7 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     s.dial.connection.generation = s.waiting.pending.connection.generation;
     // Only now, so that a refused hello does not take a slot from another one.
     let kept = bytes::keep(&mut s.received, &mut s.waiting, &mut s.cursors);
-    let opened = kept.and_then(|()| delivery::open(skb, &mut s.received, &mut s.dial));
+    let opened = kept.and_then(|()| open(skb, s));
     if let Err(exit) = opened.and_then(|()| connecting(s)) {
         dial::count_refused(&s.dial, exit);
         return Err(exit);
@@ -100,6 +100,19 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         half_open::forget(&mut s.received.client);
     }
     Ok(Exit::sent(Reason::ConnectSyn))
+}
+
+/// Claims the backend's side of the connection. The client has proved that it is there: a SYN that nobody has proved, by another VIP or
+/// port, gives up its port to it.
+#[inline(always)]
+fn open(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    let opened = delivery::open(skb, &mut s.received, &mut s.dial);
+    let is_taken = opened == Err(Exit::reset(Reason::ConnectNoPort));
+    if !is_taken || delivery::owns_source(&s.dial.connection) {
+        return opened;
+    }
+    dial::push_out(skb, &mut s.received, &mut s.dial, &mut s.draft, &mut s.cursors)?;
+    delivery::open(skb, &mut s.received, &mut s.dial)
 }
 
 /// Stores the record, which waits for its backend from now on, and counts it as such: no longer for its source, but for
