@@ -115,7 +115,7 @@ reasons! {
     71 ForwardClient "forward" "to_client" "passed to the client";
     72 ForwardReset "forward" "reset" "RST passed on; the flow ends";
     73 ForwardLinger "forward" "after_reset" "packet of a reset flow; answered with RST";
-    74 ForwardStray "forward" "stray" "packet of a backend, addressed to a client of a connection that is gone; answered with RST";
+    74 ForwardStray "forward" "stray" "packet of a backend, addressed to a client, of no connection here; handed on";
 
     75 ForwardTrial "forward" "reset_on_trial" "RST ahead of what the other end acknowledged; passed on, and the other end is asked";
     76 ForwardUnfit "forward" "reset_unfit" "RST at a number that ends nothing; passed on";

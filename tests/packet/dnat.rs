@@ -19,7 +19,7 @@ use tests::schedule::{Change, Place};
 use tests::world::Device;
 
 use crate::by_cookie::crowd;
-use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent};
+use crate::check::{assert_handed_on, assert_sent, sent};
 use crate::half_open::{at_backend, at_client, caller, from_client, half_open, tcp};
 use crate::open::{HELLO, Open};
 use crate::renew::NEXT_ISN;
@@ -240,9 +240,10 @@ fn a_backend_that_refuses_by_icmp_is_heard_by_its_client() {
     }
 }
 
-/// A stale entry whose connection now has another owner is not used: its generation differs.
+/// A stale entry whose connection now has another owner is not used: its generation differs. The segment may be of a connection that
+/// the client has with the backend itself.
 #[test]
-fn a_reply_of_an_older_generation_is_nobodys() {
+fn a_reply_of_an_older_generation_is_handed_on() {
     tests::skip_without_root!();
     let mut programs = direct();
     for family in FAMILIES {
@@ -251,12 +252,27 @@ fn a_reply_of_an_older_generation_is_nobodys() {
         let mut reply: Reply = programs.entry(name::NATS, backend.tuple()).unwrap();
         reply.generation = reply.generation.wrapping_sub(1);
         programs.insert(name::NATS, backend.tuple(), reply);
-        // Addressed to the client: the node's stack would send it there.
-        let late = backend.at(0, 0);
-        assert_sent(&backend.give(&mut programs, &late), Reason::ForwardStray, &reset_of(&late));
-        assert_dropped(&backend.give(&mut programs, &late.rst()), Reason::EmitUnanswered);
+        for late in [backend.at(0, 0).payload(*b"of another connection"), backend.at(0, 0).rst()] {
+            assert_handed_on(&backend.give(&mut programs, &late), &late.bytes(), Reason::ForwardStray);
+        }
         let client = Client { dial, cookie: crate::scene::BACKEND_ISN, time: 0 };
         assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_ESTABLISHED);
+    }
+}
+
+/// Another CPU claims the replies before it stores the record.
+#[test]
+fn a_reply_without_a_record_is_handed_on() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let dial = caller(family);
+        let backend = backend(dial);
+        programs.ingress(Device::Client, &dial.syn().bytes());
+        programs.remove::<_, common::maps::flow::HalfOpen>(name::HALF_OPENS, dial.tuple());
+        assert_eq!(backend.owner(&programs), Some(dial.tuple()));
+        let other = backend.at(900, 900).payload(*b"of the client's own connection");
+        assert_handed_on(&backend.give(&mut programs, &other), &other.bytes(), Reason::ForwardStray);
     }
 }
 

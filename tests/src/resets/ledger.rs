@@ -38,7 +38,6 @@ const ONE: &[Reason] = &[
     Reason::ConnectNoPort,
     Reason::SynOldReset,
     Reason::ForwardLinger,
-    Reason::ForwardStray,
     Reason::ExpireHello,
     Reason::AdmitRouteFull,
     Reason::AdmitSourceFull,

@@ -23,12 +23,12 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
 }
 
 /// Handles a backend's segment, whose checksum was already checked. The port may have been claimed a moment ago, for a connection
-/// whose record is not stored yet, and the segment be of another connection, which the node masquerades to our source address: no
-/// reason for RST. If it is nobody's, the node's stack answers it. One that is addressed to a client would leave the node.
+/// whose record is not stored yet, and the segment be of another connection, which the node masquerades to our source address, or
+/// which the client has with the backend itself: no reason for RST. If it is nobody's, the node's stack or the client answers it.
 #[inline(always)]
 pub(super) fn backend(received: &Received) -> Exit {
     match classify::is(&received.segment, ROLE_SOURCE) {
         true => Exit::next(Reason::ConnectStray),
-        false => Exit::reset(Reason::ForwardStray),
+        false => Exit::next(Reason::ForwardStray),
     }
 }
