@@ -1,18 +1,19 @@
 //! Delivery `dnat`: another connection of the client, by another VIP or port, has its port at the backend already.
 
-use common::maps::flow::{Connection, HalfOpen, RECORD_LOCKED};
+use common::maps::flow::{Connection, HalfOpen, RECORD_LOCKED, Reply};
 use common::maps::name;
 use common::reason::Reason;
-use tests::addresses::FAMILIES;
+use tests::addresses::{FAMILIES, Family};
 use tests::packet::Segment;
-use tests::program::Programs;
+use tests::program::{Outcome, Programs};
+use tests::tuple::backend_tuple;
 use tests::world::Device;
 
 use crate::check::{assert_dropped, assert_emitted, sent};
-use crate::dnat::direct;
+use crate::dnat::{direct, keep_sources};
 use crate::half_open::{caller, half_open};
-use crate::scene::{Backend, Client, Dial, behind, dial, usual_hello};
-use crate::setup::{backend_socket, forget_all};
+use crate::scene::{Backend, Client, Dial, behind, dial, ready, usual_hello};
+use crate::setup::{backend_id, backend_socket, forget_all, with_backends};
 
 /// The second port of the TCP listener.
 const OTHER_PORT: u16 = 20_002;
@@ -76,5 +77,76 @@ fn while_another_cpu_holds_the_record_of_such_a_syn_the_client_waits() {
         assert_dropped(&client.give(&mut programs, &first), Reason::ConnectBusy);
         programs.remove::<_, HalfOpen>(name::HALF_OPENS, forged.tuple());
         forget_all(&mut programs);
+    }
+}
+
+/// A client that waits for the first of three backends that see its port, and the addresses of the others.
+#[track_caller]
+fn waiting(programs: &mut Programs, family: Family) -> (Client, Segment, Backend, Vec<std::net::SocketAddr>) {
+    let client = dial(family).shake(programs);
+    let hello = client.at(0).payload(usual_hello());
+    let syn = sent(&client.give(programs, &hello));
+    let first = Backend { address: syn.to, source: syn.from, timestamps: true };
+    let all = [0, 1, 2].map(|number| backend_socket(family, number));
+    (client, hello, first, all.into_iter().filter(|address| *address != syn.to).collect())
+}
+
+/// Gives the client's port at a backend to its connection by another port.
+fn take(programs: &mut Programs, client: Client, address: std::net::SocketAddr) {
+    let other = Reply::to(&client.dial.to_port(OTHER_PORT).tuple(), u32::MAX);
+    programs.insert(name::NATS, backend_tuple(address, client.dial.client()), other);
+}
+
+fn three(family: Family) -> Programs {
+    let mut programs = ready();
+    with_backends(&mut programs, 3);
+    keep_sources(&mut programs, &[0, 1, 2].map(|number| backend_id(family, number)));
+    programs
+}
+
+#[test]
+fn a_backend_where_the_clients_port_is_taken_is_passed_over() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = three(family);
+        for silent in [false, true] {
+            for taken in [0, 1] {
+                let (client, hello, first, others) = waiting(&mut programs, family);
+                take(&mut programs, client, others[taken]);
+                let outcome: Outcome = match silent {
+                    false => first.refuse(&mut programs),
+                    true => {
+                        client.give(&mut programs, &hello);
+                        client.give(&mut programs, &hello)
+                    }
+                };
+                assert!(outcome.counted.contains(&(Reason::ConnectNext, 1)), "{:?}", outcome.counted);
+                let next = sent(&outcome);
+                assert_eq!((next.from, next.to), (client.dial.client(), others[1 - taken]));
+                assert_eq!(first.owner(&programs), None);
+                let other = Backend { address: others[taken], ..first };
+                assert_eq!(other.owner(&programs), Some(client.dial.to_port(OTHER_PORT).tuple()));
+                forget_all(&mut programs);
+            }
+        }
+    }
+}
+
+/// Its own backend may still answer.
+#[test]
+fn while_its_port_is_taken_everywhere_else_a_client_keeps_a_silent_backend() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = three(family);
+        let (client, hello, first, others) = waiting(&mut programs, family);
+        for address in others {
+            take(&mut programs, client, address);
+        }
+        client.give(&mut programs, &hello);
+        let outcome = client.give(&mut programs, &hello);
+        assert_eq!(outcome.counted, [(Reason::ConnectAgain, 1)]);
+        assert_eq!(sent(&outcome).to, first.address);
+        assert_eq!(first.owner(&programs), Some(client.dial.tuple()));
+        first.accept(&mut programs);
     }
 }

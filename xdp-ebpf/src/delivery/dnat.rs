@@ -18,5 +18,7 @@ pub(super) fn claim(received: &Received, dial: &mut Dial) -> bool {
     if backend.address == client.client {
         return false;
     }
-    reply::claim(&dial.nat, client, dial.connection.generation)
+    let generation = dial.connection.generation;
+    // Its own already where another record of the backend has the same address.
+    reply::claim(&dial.nat, client, generation) || reply::is_held(&dial.nat, generation)
 }

@@ -13,6 +13,10 @@ use crate::segment::{draft, emit};
 use crate::stage::{connect, pick};
 use crate::verified::verified;
 
+/// Backends that are asked for at once until one has the connection's port free: those that see the client's own may have another
+/// connection of it, by another VIP or port.
+const TAKEN_MAX: u32 = 3;
+
 /// Chooses the next try of the connection in `s.waiting`, whose backend has not answered: at first the same backend again,
 /// from the second time on the next usable one, if there is another one. An exit with verdict `Redirect` means that the SYN
 /// must be sent.
@@ -37,27 +41,50 @@ verified! {
     /// held, unless it is over.
     pub(super) fn next as dial_next[Skb, skb](received: Received, dial: Dial, waiting: Waiting) -> Exit {
         connect::resume(dial, &waiting.pending);
-        let picked = pick::next(received, dial);
-        if picked.is_ok() && dial.choice.backend == waiting.pending.connection.backend {
+        let mut claimed = claim_next(skb, received, dial, waiting);
+        for _ in 1..TAKEN_MAX {
+            let is_taken = claimed == Err(Exit::reset(Reason::ConnectNoPort));
+            if is_taken && !delivery::owns_source(&dial.connection) {
+                claimed = claim_next(skb, received, dial, waiting);
+            }
+        }
+        if claimed == Ok(false) {
             return match connect::again(received, dial, waiting) {
                 Ok(()) => Exit::sent(Reason::ConnectAgain),
                 Err(exit) => exit,
             };
         }
         // If nothing can be decided now, the hello stays for the next repetition.
-        if picked.is_ok() || picked.is_err_and(|exit| exit.verdict() == Verdict::Reset) {
+        let is_refused = claimed.is_err_and(|exit| exit.verdict() == Verdict::Reset);
+        if claimed.is_ok() || is_refused {
             let p = &waiting.pending;
-            delivery::release(&p.nat, &received.client, p.connection.generation);
+            // Another record of the backend may have the same address.
+            if is_refused || dial.nat != p.nat {
+                delivery::release(&p.nat, &received.client, p.connection.generation);
+            }
             count::retried(p.connection.route);
         }
-        let opened = picked.and_then(|()| delivery::open_again(skb, received, dial));
-        match opened.and_then(|()| connect::store(received, dial, waiting)) {
+        match claimed.and_then(|_| connect::store(received, dial, waiting)) {
             Ok(()) => Exit::sent(Reason::ConnectNext),
             Err(exit) => {
                 count_refused(dial, exit);
                 exit
             }
         }
+    }
+}
+
+verified! {
+    /// Picks the next backend and claims its side of the connection, before that of the last one is released, or it could be that
+    /// one; `Ok(false)`: it is the last one, which is the only usable one.
+    fn claim_next as dial_claim_next[Skb, skb](
+        received: Received, dial: Dial, waiting: Waiting
+    ) -> Result<bool, Exit> {
+        pick::next(received, dial)?;
+        if dial.choice.backend == waiting.pending.connection.backend {
+            return Ok(false);
+        }
+        delivery::open_again(skb, received, dial).map(|()| true)
     }
 }
 
