@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 use std::net::SocketAddr;
 
-use common::maps::backend::{Backend as BackendRecord, DELIVERY_DNAT};
+use common::maps::backend::{BACKEND_UNREACHABLE, Backend as BackendRecord, DELIVERY_DNAT};
 use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, Reply};
 use common::maps::listener::{ROLE_BACKEND, ROLE_VIP};
 use common::maps::name;
@@ -404,6 +404,48 @@ fn a_hello_in_two_segments_is_delivered_as_one_in_one() {
         let backend = Backend { address: second.to, source: second.from, timestamps: true };
         backend.accept(&mut programs);
         assert_eq!(client.flow(&programs).unwrap().connection.delivery, DELIVERY_DNAT);
+    }
+}
+
+/// A backend that the client has no connection with any more learns it from us.
+#[test]
+fn a_client_that_begins_anew_with_another_backend_leaves_none_at_the_old_one() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = tcp(Sizes::default(), 2);
+        let both = [0, 1].map(|number| backend_id(family, number));
+        keep_sources(&mut programs, &both);
+        let dial = caller(family);
+        let backend = |syn: &Segment| Backend { address: syn.to, source: syn.from, timestamps: true };
+        let old = backend(&sent(&programs.ingress(Device::Client, &dial.syn().bytes())));
+        old.give(&mut programs, &old.syn_ack());
+        programs.ingress(Device::Client, &from_client(dial, 0, 0).bytes());
+        // The old one's pod leaves.
+        let gone = both[usize::from(old.address.ip() != backend_address(family, 0))];
+        crate::setup::flag_backend(&mut programs, gone, BACKEND_UNREACHABLE);
+        let client = Client { dial, cookie: crate::scene::BACKEND_ISN, time: 0 };
+        let syn = dial.syn().seq(NEXT_ISN);
+        assert_eq!(client.give(&mut programs, &syn).counted, [(Reason::SynChallenged, 1)]);
+        let mut flow = client.flow(&programs).unwrap();
+        flow.syn.time = flow.syn.time.wrapping_sub(SYN_AGAIN);
+        programs.insert(name::FLOWS, dial.tuple(), flow);
+        let outcome = client.give(&mut programs, &syn);
+        assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
+        let new = backend(&sent(&outcome));
+        assert_ne!(new.address, old.address);
+        let isn = crate::scene::BACKEND_ISN.wrapping_add(1 << 28);
+        new.give(&mut programs, &new.syn_ack().seq(isn).ack(behind(NEXT_ISN, 0)));
+        let ack = from_client(dial, 0, 0).seq(behind(NEXT_ISN, 0)).ack(behind(isn, 0));
+        let outcome = client.give(&mut programs, &ack);
+        let expected = [(Reason::SynOldReset, 1), (Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)];
+        assert_eq!(outcome.counted, expected);
+        assert_eq!(sent(&outcome), old.to_backend().rst().seq(behind(crate::scene::ISN, 0)).window(0));
+        assert_eq!(old.owner(&programs), None);
+        // The next segment opens the flow.
+        let data = ack.psh().payload(*b"anything");
+        let outcome = client.give(&mut programs, &data);
+        assert_sent(&outcome, Reason::ForwardBackend, &at_backend(new, &data));
+        assert_eq!(client.flow(&programs).unwrap().nat, new.tuple());
     }
 }
 

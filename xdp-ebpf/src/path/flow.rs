@@ -97,17 +97,21 @@ fn replace(skb: Skb, s: &mut Scratch, proved: Handshake) -> Result<bool, Exit> {
         return Err(Exit::drop(Reason::SynEarly));
     }
     maps::count_event(Reason::SynFlowReplaced);
-    if received.segment.payload_bytes == 0 && proved == Handshake::New {
-        reset_old(skb, s)?;
+    // Where the backend sees the client's own port, it is another one that answered, and the old one learns it from nobody.
+    let is_used_up = proved == Handshake::Answered && !delivery::owns_source(&s.flow.connection);
+    if received.segment.payload_bytes == 0 && (proved == Handshake::New || is_used_up) {
+        reset_old(skb, s, is_used_up)?;
     }
     Ok(false)
 }
 
-/// Resets the backend of the flow in `s.flow` by the bare ACK that proved a cookie, of which nothing else is passed on. On a
-/// TLS listener the ACK has no other use.
+/// Resets the backend of the flow in `s.flow` by the bare ACK that proved a handshake, of which nothing else is passed on. On a
+/// TLS listener the ACK has no other use. If it `is_used_up`, it counts as lost: the client's next segment, or its answer to the
+/// repeated SYN-ACK, opens the connection.
 #[inline(always)]
-fn reset_old(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    let by_port = classify::listener(&mut s.received, &mut s.dial.listener)?
+fn reset_old(skb: Skb, s: &mut Scratch, is_used_up: bool) -> Result<(), Exit> {
+    let by_port = !is_used_up
+        && classify::listener(&mut s.received, &mut s.dial.listener)?
         && s.dial.listener.protocol == PROTOCOL_TCP;
     let received = &mut s.received;
     forward::draft_backend_reset(&mut s.draft, &s.flow);
