@@ -1,17 +1,18 @@
 //! Delivery `dnat`: another connection of the client, by another VIP or port, has its port at the backend already.
 
+use common::maps::event::Expiry;
 use common::maps::flow::{Connection, HalfOpen, RECORD_LOCKED, Reply};
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family};
 use tests::packet::Segment;
-use tests::program::{Outcome, Programs};
+use tests::program::{Outcome, Programs, Sizes};
 use tests::tuple::backend_tuple;
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_emitted, sent};
+use crate::check::{assert_dropped, assert_emitted, assert_handed_on, order, sent};
 use crate::dnat::{direct, keep_sources};
-use crate::half_open::{caller, half_open};
+use crate::half_open::{caller, half_open, tcp};
 use crate::scene::{Backend, Client, Dial, behind, dial, ready, usual_hello};
 use crate::setup::{backend_id, backend_socket, forget_all, with_backends};
 
@@ -77,6 +78,44 @@ fn while_another_cpu_holds_the_record_of_such_a_syn_the_client_waits() {
         assert_dropped(&client.give(&mut programs, &first), Reason::ConnectBusy);
         programs.remove::<_, HalfOpen>(name::HALF_OPENS, forged.tuple());
         forget_all(&mut programs);
+    }
+}
+
+/// The client would repeat its SYN to the same backend until it gives up.
+#[test]
+fn a_client_whose_port_has_a_connection_with_the_backend_itself_is_led_to_another_one() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = tcp(Sizes::default(), 2);
+        keep_sources(&mut programs, &[0, 1].map(|number| backend_id(family, number)));
+        let dial = caller(family);
+        let syn = |outcome: &Outcome| {
+            let syn = sent(outcome);
+            Backend { address: syn.to, source: syn.from, timestamps: true }
+        };
+        let give =
+            |programs: &mut Programs, segment: &Segment| programs.ingress(Device::Client, &segment.bytes());
+        let first = syn(&give(&mut programs, &dial.syn()));
+        // Before the backend has answered, the SYN is repeated as it is.
+        assert_eq!(give(&mut programs, &dial.syn()).counted, [(Reason::SynForwarded, 1)]);
+        let challenge = first.segment().seq(77).ack(99);
+        assert_handed_on(&first.give(&mut programs, &challenge), &challenge.bytes(), Reason::ConnectStray);
+        let client = dial.shake(&mut programs);
+        let ack = client.at(0);
+        assert_eq!(syn(&client.give(&mut programs, &ack)), first);
+        assert_eq!(half_open(&programs, dial), None);
+        assert_handed_on(&first.give(&mut programs, &challenge), &challenge.bytes(), Reason::ConnectStray);
+        // The daemon does so each second.
+        let generation = client.waiting(&programs).unwrap().connection.generation;
+        let again = Expiry { generation, ..order(dial.tuple(), Reason::ConnectAgain) };
+        assert_eq!(programs.expire(&again).counted, [(Reason::ConnectAgain, 1)]);
+        let outcome = programs.expire(&again);
+        assert_eq!(outcome.counted, [(Reason::ConnectNext, 1)]);
+        let [(Device::Backend, frame)] = &outcome.emitted[..] else { panic!("{outcome:?}") };
+        let next = crate::check::whole(frame);
+        assert_eq!(next.from, dial.client());
+        assert_ne!(next.to, first.address);
+        Backend { address: next.to, ..first }.accept(&mut programs);
     }
 }
 

@@ -30,6 +30,11 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
             return Ok(Class::New);
         }
         if s.half_open.record.moves != 0 {
+            if !delivery::owns_source(&s.half_open.record.connection) {
+                // Its backend goes on answering another connection of the client's. Once the client has proved that it is there,
+                // other backends are tried.
+                return Ok(Class::New);
+            }
             s.half_open.record.moves = 0;
             record::write(received, &s.half_open);
         }
@@ -111,7 +116,12 @@ verified! {
     /// connection uses the one that it has. `false`: the connection stays as it is.
     pub(crate) fn move_on as half_open_move[Skb, skb](received: Received, dial: Dial, held: Held) -> bool {
         let o = &mut held.record;
-        if o.moves >= MOVES_MAX || !delivery::owns_source(&o.connection) {
+        if !delivery::owns_source(&o.connection) {
+            o.moves = 1;
+            record::write(received, held);
+            return false;
+        }
+        if o.moves >= MOVES_MAX {
             return false;
         }
         let old = o.nat;
