@@ -4,7 +4,7 @@ use crate::model::{Desired, DesiredListener, DesiredRoute, Pattern, SharedList, 
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
-use common::maps::listener::{IDS, Listener, ListenerKey};
+use common::maps::listener::{IDS, Listener, ListenerKey, ROLE_BACKEND};
 use common::maps::policy::POLICY_NOBODY;
 use common::maps::route::{LABEL_LISTENER, NameRoute};
 use common::maps::settings::{Ids, Settings};
@@ -100,6 +100,8 @@ pub(super) struct Leftover {
     pub(super) later: Vec<Change>,
     /// Ranges to delete once routes and listeners that may have them are written.
     pub(super) ranges: Vec<Change>,
+    /// Addresses that reply to no connection any more: see [`Applied::forget_senders`].
+    pub(super) silent: BTreeSet<Address>,
 }
 
 impl Leftover {
@@ -153,6 +155,19 @@ impl Applied {
         self.leftover.later.retain(|change| !is_gone(change));
         self.leftover.ranges.retain(|change| !is_gone(change));
         Arc::make_mut(&mut self.leaving_policies).retain(|id, _| !ids.contains(id));
+    }
+
+    /// Returns the addresses of backends that are gone, and by which replies are known until [`Applied::forget_senders`].
+    pub fn gone_senders(&self) -> BTreeSet<Address> {
+        let is_gone = |(address, flags): &(&Address, &u32)| {
+            **flags & ROLE_BACKEND != 0 && !self.tally.is_seeing(address)
+        };
+        self.addresses.iter().filter(is_gone).map(|(address, _)| *address).collect()
+    }
+
+    /// Has the next plan no longer know replies by these addresses, unless backends have them again: the connections are ended.
+    pub fn forget_senders(&mut self, addresses: impl IntoIterator<Item = Address>) {
+        self.leftover.silent.extend(addresses);
     }
 
     /// Whether a route admits nobody because there was no room for its source ranges.

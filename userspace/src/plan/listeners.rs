@@ -131,8 +131,11 @@ impl Planner<'_> {
     /// Plans the roles of addresses. A source address stays one forever, because flows may still use it.
     pub(super) fn addresses(&mut self) {
         let mut roles: BTreeMap<Address, u32> = BTreeMap::new();
+        // That of a backend ends after its connections: until then, what its pod sends on them would pass us, on to the client.
+        let silent = &self.before.leftover.silent;
         for (address, flags) in &*self.before.addresses {
-            roles.insert(*address, *flags & ROLE_SOURCE);
+            let is_over = silent.contains(address) || self.own.contains(&IpAddr::from(*address));
+            roles.insert(*address, *flags & if is_over { ROLE_SOURCE } else { ROLE_SOURCE | ROLE_BACKEND });
         }
         for (key, _) in self.after.listeners.values().flat_map(|listener| &listener.entries) {
             *roles.entry(key.address).or_default() |= ROLE_VIP;
@@ -140,7 +143,6 @@ impl Planner<'_> {
         for source in self.after.tally.sources() {
             *roles.entry(source).or_default() |= ROLE_SOURCE;
         }
-        // It ends with the last backend, and with the connections that are then reset: addresses of pods come and go.
         for backend in self.seeing() {
             *roles.entry(backend).or_default() |= ROLE_BACKEND;
         }

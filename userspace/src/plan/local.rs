@@ -9,6 +9,7 @@ use common::maps::address::Address;
 use common::maps::backend::{
     BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT,
 };
+use common::maps::listener::ROLE_BACKEND;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -51,7 +52,8 @@ pub struct Leading {
 impl Planner<'_> {
     /// Returns the bits of the deliveries for which the programs look at senders, too.
     pub(super) fn deliveries(&self) -> u32 {
-        u32::from(self.seeing().next().is_some()) << DELIVERY_DNAT
+        let is_sender = |flags: &u32| flags & ROLE_BACKEND != 0;
+        u32::from(self.after.addresses.values().any(is_sender)) << DELIVERY_DNAT
     }
 
     /// Returns the addresses of backends that see their clients' own addresses. The node's own are never led to.

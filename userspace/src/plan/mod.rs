@@ -102,7 +102,8 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
     let listener_ids = planner.listener_ids(desired);
     planner.routes(desired, &listener_ids, basis);
     planner.policies();
-    if basis.is_some() && !planner.new_policies.has_changed && planner.after.tally.asks_like(&applied.tally) {
+    let asks_alike = planner.after.tally.asks_like(&applied.tally) && applied.leftover.silent.is_empty();
+    if basis.is_some() && !planner.new_policies.has_changed && asks_alike {
         planner.after.listeners = Arc::clone(&applied.listeners);
         planner.after.addresses = Arc::clone(&applied.addresses);
     } else {

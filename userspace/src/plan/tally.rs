@@ -72,6 +72,11 @@ impl Tally {
         self.seeing.keys().copied()
     }
 
+    /// Whether some backend with this address sees its clients' own.
+    pub(super) fn is_seeing(&self, address: &Address) -> bool {
+        self.seeing.contains_key(address)
+    }
+
     /// Returns our addresses towards backends.
     pub(super) fn sources(&self) -> BTreeSet<Address> {
         self.sources.keys().copied().collect()

@@ -189,9 +189,10 @@ impl Control {
     }
 
     fn reuse_ids(&mut self) {
-        let Freed { listeners, policies } = self.reaper.freed();
+        let Freed { listeners, policies, senders } = self.reaper.freed();
         self.applied.reuse_listeners(listeners);
         self.applied.forget_policies(policies);
+        self.applied.forget_senders(senders);
     }
 
     /// Returns what a listener or route waits for that there is once removals are completed.
@@ -218,8 +219,9 @@ impl Control {
         let place = plan.changes.iter().position(|change| matches!(change, Change::Settle));
         let mut retire = plan.changes.split_off(place.unwrap_or(plan.changes.len()));
         let written = apply(&self.maps, &plan.changes).inspect_err(|_| self.recover())?;
+        let senders = &plan.applied.gone_senders() - &self.applied.gone_senders();
         self.applied = plan.applied;
-        let mut ended = Ended { later: plan.later, ..Ended::default() };
+        let mut ended = Ended { later: plan.later, senders, ..Ended::default() };
         ended.selector.join(written.reset.unwrap_or_default());
         for change in retire.extract_if(.., |change| matches!(change, Change::Settle | Change::Reset(_))) {
             if let Change::Reset(selector) = change {
@@ -236,7 +238,10 @@ impl Control {
             }
         }
         self.reaper.end_removed(ended)?;
-        self.detach(&chosen.devices)?;
+        // What a backend that is gone sends on a connection that is being ended must not pass us.
+        if !self.reaper.is_ending_senders() {
+            self.detach(&chosen.devices)?;
+        }
         self.complaints.problems = plan.problems;
         self.complaints.problems.extend(node_problems(self.egress.node(), &chosen, &self.desired));
         self.complaints.exceptions = self.unheld();

@@ -19,11 +19,13 @@ mod drift;
 mod checks;
 /// The thread that ends connections.
 mod reaper;
+/// What is done after a removal.
+mod ended;
 /// What that thread does to the kernel.
 mod ender;
 /// Routes that refuse connections.
 mod refusing;
-/// Ids of removed listeners.
+/// What was removed and is still had.
 mod resting;
 /// How often all flows are checked.
 mod walked;

@@ -7,12 +7,14 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use common::maps::address::Address;
 use common::maps::event::Expiry;
 use common::reason::Reason;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
+pub(super) use super::ended::{Ended, Freed};
 use super::ender::Ender;
 use super::refusing::{INTERVAL_SECS, Refusing};
 use super::resting::Resting;
@@ -43,43 +45,6 @@ pub(super) enum Order {
     Forget(mpsc::Sender<()>),
 }
 
-/// The work after a removal. No caller waits for it.
-#[derive(Debug, Default)]
-pub(super) struct Ended {
-    /// To be written once every packet in flight has been handled: backends that accept no more flows.
-    pub retire: Vec<Change>,
-    /// Connections to be ended now, and again a little later.
-    pub selector: Selector,
-    /// To be written after that: deletions of what is no longer used.
-    pub later: Vec<Change>,
-    /// What may be given out again after that, by removal.
-    pub freed: Vec<Freed>,
-}
-
-/// Ids that nothing has any more.
-#[derive(Debug, Default)]
-pub(super) struct Freed {
-    /// Ids of removed listeners that no connection has.
-    pub listeners: BTreeSet<u32>,
-    /// Ids of policies that have no range in the map.
-    pub policies: BTreeSet<u32>,
-}
-
-impl Ended {
-    /// Combines two removals: all requests that have queued up need only one wait for packets and one walk
-    /// through flows.
-    fn join(&mut self, other: Self) {
-        self.retire.extend(other.retire);
-        self.selector.join(other.selector);
-        self.later.extend(other.later);
-        self.freed.extend(other.freed);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.retire.is_empty() && self.selector.is_empty() && self.later.is_empty()
-    }
-}
-
 /// The handle of the thread.
 #[derive(Debug)]
 pub(super) struct Reaper {
@@ -88,6 +53,7 @@ pub(super) struct Reaper {
     freed: mpsc::Receiver<Freed>,
     listeners: Resting,
     policies: Resting,
+    senders: Resting<Address>,
     thread: JoinHandle<()>,
 }
 
@@ -106,8 +72,8 @@ impl Reaper {
         let thread = thread::Builder::new()
             .name("reaper".into())
             .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
-        let (listeners, policies) = (Resting::default(), Resting::default());
-        Ok(Self { orders, freed, listeners, policies, thread })
+        let (listeners, policies, senders) = (Resting::default(), Resting::default(), Resting::default());
+        Ok(Self { orders, freed, listeners, policies, senders, thread })
     }
 
     /// Stops the thread and waits for it: nothing is written after this. The next process to start finds what
@@ -129,6 +95,7 @@ impl Reaper {
         }
         drop(self.freed());
         self.policies = Resting::default();
+        self.senders = Resting::default();
     }
 
     /// Ends what was removed.
@@ -137,7 +104,8 @@ impl Reaper {
         let policies: BTreeSet<u32> = ended.later.iter().filter_map(policy).collect();
         self.listeners.begin(&listeners);
         self.policies.begin(&policies);
-        ended.freed = vec![Freed { listeners, policies }];
+        self.senders.begin(&ended.senders);
+        ended.freed = vec![Freed { listeners, policies, senders: ended.senders.clone() }];
         self.ask(Order::End(ended))
     }
 
@@ -147,6 +115,7 @@ impl Reaper {
         for freed in self.freed.try_iter() {
             all.listeners.extend(self.listeners.end(freed.listeners));
             all.policies.extend(self.policies.end(freed.policies));
+            all.senders.extend(self.senders.end(freed.senders));
         }
         all
     }
@@ -154,6 +123,11 @@ impl Reaper {
     /// Whether policies that are gone are still in the map.
     pub(super) fn is_removing_policies(&self) -> bool {
         !self.policies.is_empty()
+    }
+
+    /// Whether backends that are gone may still reply to a connection.
+    pub(super) fn is_ending_senders(&self) -> bool {
+        !self.senders.is_empty()
     }
 
     /// Whether ids of removed listeners are not free yet.
@@ -249,7 +223,10 @@ impl<E: Ender> Duty<E> {
         if !waiting.is_empty() {
             for again in &mut self.again {
                 again.later.clear();
-                again.freed.iter_mut().for_each(|freed| freed.policies.clear());
+                again.freed.iter_mut().for_each(|freed| {
+                    freed.policies.clear();
+                    freed.senders.clear();
+                });
             }
         }
         drop(waiting);
@@ -267,7 +244,7 @@ impl<E: Ender> Duty<E> {
     }
 
     fn end(&mut self, ended: Ended) {
-        let Ended { retire, selector, later, freed } = ended;
+        let Ended { retire, selector, later, freed, .. } = ended;
         if !retire.is_empty() {
             settle();
             if let Err(error) = self.expirer.write(&retire) {
@@ -309,12 +286,13 @@ impl<E: Ender> Duty<E> {
                 self.again.push(Again { due: due(), later, freed, is_complete, ..Again::default() });
                 continue;
             }
-            for Freed { mut listeners, policies } in freed {
+            for mut freed in freed {
                 if !is_complete {
-                    listeners.clear();
+                    freed.listeners.clear();
+                    freed.senders.clear();
                 }
                 // Without a receiver, the maps are another process's to write.
-                drop(self.freed.send(Freed { listeners, policies }));
+                drop(self.freed.send(freed));
             }
         }
     }
@@ -360,7 +338,7 @@ impl<E: Ender> Duty<E> {
 /// deleted by a plan before all that it adds is written.
 pub(super) fn left(applied: &Applied) -> Ended {
     let selector = Selector { listeners: applied.unused_listeners(), ..Selector::default() };
-    Ended { selector, later: applied.left().to_vec(), ..Ended::default() }
+    Ended { selector, later: applied.left().to_vec(), senders: applied.gone_senders(), ..Ended::default() }
 }
 
 /// Returns the id of the policy of which a change deletes a range.
@@ -512,7 +490,8 @@ mod tests {
             let mut duty = Duty::new(Fake::default(), sender, Swept::default());
             let listeners = BTreeSet::from([7]);
             let selector = Selector { listeners: listeners.clone(), ..Selector::default() };
-            let gone = Freed { listeners, policies: BTreeSet::from([3]) };
+            let senders = BTreeSet::from([IpAddr::from([10, 1, 0, 1]).into()]);
+            let gone = Freed { listeners, policies: BTreeSet::from([3]), senders: senders.clone() };
             duty.expirer.fails = !first;
             duty.end(Ended { selector, freed: vec![gone], ..Ended::default() });
             duty.again.iter_mut().for_each(|again| again.due = None);
@@ -521,6 +500,7 @@ mod tests {
             let freed = freed.try_recv().unwrap();
             assert_eq!(freed.policies, BTreeSet::from([3]), "their ranges are deleted in any case");
             assert_eq!(freed.listeners.contains(&7), first && second, "{first} {second}");
+            assert_eq!(freed.senders == senders, first && second, "they may reply to what was not found");
         }
     }
 

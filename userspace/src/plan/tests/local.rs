@@ -60,8 +60,46 @@ fn a_backend_whose_clients_become_hidden_is_another_and_the_old_ones_connections
     assert!(ended && retired, "{:?}", second.changes);
     let world = carried_out(&world, &second);
     assert_eq!(backends(&world)[0].1.delivery, DELIVERY_NAT);
+    let world = forgotten(&world, second.applied, &hidden, &hops);
     assert!(!world.addresses.contains_key(&Address::from(ip("10.1.0.1"))), "addresses of pods come and go");
     assert_eq!(world.settings.deliveries, 0);
+}
+
+/// Returns the world after the first plan behind the end of connections to the backends that are gone.
+fn forgotten(world: &MapsImage, mut applied: Applied, desired: &Desired, hops: &Hops) -> MapsImage {
+    applied.forget_senders(applied.gone_senders());
+    let planned = plan(&applied, desired, hops);
+    assert_eq!(planned.applied.gone_senders(), [].into());
+    carried_out(world, &planned)
+}
+
+/// Otherwise what its pod sends on them meanwhile would reach the client past us, from an address that it has not dialled.
+#[test]
+fn a_backend_that_is_gone_is_known_by_its_address_until_its_connections_are_ended() {
+    let local = only(TrafficPolicy::Local, &[("10.1.0.1", 1)]);
+    let hops = Hops { edition: 1, ..ways(&local) };
+    let first = plan(&Applied::default(), &local, &hops);
+    let begun = carried_out(&MapsImage::default(), &first);
+    for after in [only(TrafficPolicy::Cluster, &[("10.1.0.1", 1)]), only(TrafficPolicy::Local, &[])] {
+        let second = plan(&first.applied, &after, &hops);
+        let mut world = carried_out(&begun, &second);
+        assert!(is_seeing(&world, "10.1.0.1") && world.settings.deliveries == 1 << DELIVERY_DNAT);
+        assert_eq!(second.applied.gone_senders(), [Address::from(ip("10.1.0.1"))].into());
+        // Nor do other plans end it, nor a daemon that continues from the maps.
+        for applied in [&second.applied, &Applied::from_maps(content(&world))] {
+            let third = plan(applied, &after, &hops);
+            world = carried_out(&world, &third);
+            assert!(is_seeing(&world, "10.1.0.1"));
+            assert_eq!(third.applied.gone_senders(), second.applied.gone_senders());
+        }
+        // It may be back before its connections are ended.
+        let mut back = second.applied.clone();
+        back.forget_senders(back.gone_senders());
+        let back = carried_out(&world, &plan(&back, &local, &hops));
+        assert!(is_seeing(&back, "10.1.0.1") && back.settings.deliveries == 1 << DELIVERY_DNAT);
+        let world = forgotten(&world, second.applied, &after, &hops);
+        assert!(!is_seeing(&world, "10.1.0.1") && world.settings.deliveries == 0);
+    }
 }
 
 /// Its replies may come by a device without our program, and the node would send them to the client as they are.
@@ -100,7 +138,8 @@ fn a_backend_whose_next_hop_is_lost_is_still_known_by_its_address() {
     // The node's own traffic is not looked through for an address that is its own.
     assert!(!is_seeing(&world, "10.1.0.2"));
     let hidden = only(TrafficPolicy::Cluster, &[("10.1.0.1", 1)]);
-    let world = carried_out(&world, &plan(&second.applied, &hidden, &own));
+    let third = plan(&second.applied, &hidden, &own);
+    let world = forgotten(&carried_out(&world, &third), third.applied, &hidden, &own);
     assert!(!is_seeing(&world, "10.1.0.1") && world.settings.deliveries == 0);
 }
 

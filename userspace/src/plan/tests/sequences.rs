@@ -282,8 +282,14 @@ proptest! {
             let mut settled = world.clone();
             later.iter().for_each(|change| settled.apply(change));
             assert_whole(&settled);
+            // Then connections to the backends that are gone are ended, and their addresses forgotten.
+            let mut silent = applied.clone();
+            silent.forget_senders(silent.gone_senders());
+            let planned = plan(&silent, &desired, &hops);
+            prop_assert_eq!(&planned.later, &[]);
+            planned.changes.iter().for_each(|change| settled.apply(change));
             prop_assert_eq!(canonical(&settled), canonical(&fresh(&desired, &hops)));
-            let parts = MapsImage { ids: settled.ids, ..of_parts(&applied) };
+            let parts = MapsImage { ids: settled.ids, ..of_parts(&planned.applied) };
             prop_assert_eq!(&parts, &settled, "the parts together are all there is");
             let adopted = plan(&Applied::from_maps(content(&settled)), &desired, &hops);
             prop_assert_eq!((adopted.changes, adopted.later), (vec![], vec![]));

@@ -1,0 +1,49 @@
+//! What is done after a removal.
+
+use std::collections::BTreeSet;
+
+use common::maps::address::Address;
+
+use crate::plan::{Change, Selector};
+
+/// The work after a removal. No caller waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// To be written once every packet in flight has been handled: backends that accept no more flows.
+    pub retire: Vec<Change>,
+    /// Connections to be ended now, and again a little later.
+    pub selector: Selector,
+    /// To be written after that: deletions of what is no longer used.
+    pub later: Vec<Change>,
+    /// Addresses of backends that are gone: replies are known by them until then.
+    pub senders: BTreeSet<Address>,
+    /// What may be given out again after that, by removal.
+    pub freed: Vec<Freed>,
+}
+
+/// Ids that nothing has any more.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    /// Ids of removed listeners that no connection has.
+    pub listeners: BTreeSet<u32>,
+    /// Ids of policies that have no range in the map.
+    pub policies: BTreeSet<u32>,
+    /// Addresses of backends that are gone, and that no connection has.
+    pub senders: BTreeSet<Address>,
+}
+
+impl Ended {
+    /// Combines two removals: all requests that have queued up need only one wait for packets and one walk
+    /// through flows.
+    pub(super) fn join(&mut self, other: Self) {
+        self.retire.extend(other.retire);
+        self.selector.join(other.selector);
+        self.later.extend(other.later);
+        self.senders.extend(other.senders);
+        self.freed.extend(other.freed);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.retire.is_empty() && self.selector.is_empty() && self.later.is_empty() && self.senders.is_empty()
+    }
+}
