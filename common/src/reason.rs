@@ -171,6 +171,9 @@ reasons! {
 
     124 XdpAnswered "xdp" "answered" "SYN answered with a cookie by XDP, before the kernel made a packet of it";
     125 XdpNoListener "xdp" "no_listener" "no listener on this port of the VIP; SYN answered with RST by XDP";
+
+    126 PreviousPassed "previous" "passed" "segment, or ICMP error about one, of a connection that is not known here and may be open at the node that announced the address before; passed to it";
+    127 PreviousHopLimit "previous" "hop_limit" "the same with a hop limit or TTL that is used up; dropped";
 }
 
 #[cfg(test)]

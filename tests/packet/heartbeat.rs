@@ -26,19 +26,19 @@ use crate::neighbour::{announce, frame as arp_frame, request, tagged, usual, v4,
 
 /// The other node, and ours.
 const PEER: [u8; 6] = Device::Client.far_mac();
-const OWN: [u8; 6] = Device::Client.near_mac();
-const PEERS_ID: u64 = 0x1111_2222_3333_4444;
+pub(crate) const OWN: [u8; 6] = Device::Client.near_mac();
+pub(crate) const PEERS_ID: u64 = 0x1111_2222_3333_4444;
 const OWN_ID: u64 = 0xaaaa_bbbb_cccc_dddd;
 const KEYS: [CookieKey; 2] = [CookieKey { k0: 1, k1: 2 }, CookieKey { k0: 3, k1: 4 }];
-const SECOND: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock");
     now.tv_sec() as u64 * SECOND + now.tv_nsec() as u64
 }
 
 /// Our node on a segment, whose agent is alive.
-fn segment() -> Segment {
+pub(crate) fn segment() -> Segment {
     Segment {
         keys: KEYS,
         node: OWN_ID,
@@ -53,7 +53,7 @@ fn segment() -> Segment {
 }
 
 /// The programs, with a segment on the device towards clients.
-fn on_segment(segment: Segment) -> Programs {
+pub(crate) fn on_segment(segment: Segment) -> Programs {
     let mut programs = Programs::load().expect("the programs load");
     put(&mut programs, segment);
     programs
@@ -82,6 +82,11 @@ fn question() -> Heartbeat {
         stamp_age_ms: 0,
         digest: 0x3132_3334_3536_3738,
     }
+}
+
+/// The frame of a question of this node.
+pub(crate) fn question_of(sender: u64) -> Vec<u8> {
+    frame(&body(&Heartbeat { sender, ..question() }))
 }
 
 /// Each kind of heartbeat without entries that is handed on to the agent.

@@ -18,7 +18,7 @@ use crate::scene::{Backend, Dial, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{route_counts, with_backends};
 
 /// Returns a router on the client's side or on the backend's.
-fn router(family: Family, device: Device) -> IpAddr {
+pub(crate) fn router(family: Family, device: Device) -> IpAddr {
     host(family, if device == Device::Client { 1 } else { 2 }, 99)
 }
 

@@ -12,6 +12,7 @@ mod backend_options;
 mod vlan;
 mod neighbour;
 mod heartbeat;
+mod previous;
 mod checksum;
 mod summed;
 mod setup;

@@ -82,7 +82,15 @@ fn maps_that_another_release_has_are_made_and_let_be() {
     under_traffic(Scene::echo(), |daemon, lab, traffic| {
         let pins = daemon.pins().to_owned();
         let pin = |map: &str| pins.join(map);
-        let newer = [name::POLICIES, name::ANNOUNCED, name::SEGMENTS, name::HEARD, name::BIDS];
+        let newer = [
+            name::POLICIES,
+            name::ANNOUNCED,
+            name::SEGMENTS,
+            name::HEARD,
+            name::BIDS,
+            name::PREVIOUS,
+            name::PEERS,
+        ];
         daemon.end(Signal::SIGTERM).unwrap();
         for map in newer {
             std::fs::remove_file(pin(map)).unwrap();

@@ -36,6 +36,9 @@ pub const MSS: [u16; 8] = [216, 536, 1220, 1340, 1400, 1440, 1460, 8900];
 /// each cookie is valid for at least 68 s.
 pub const EPOCH_SHIFT: u32 = 36;
 
+/// After this time no cookie is valid any more: 137 s.
+pub const LIFE_NS: u64 = 2 << EPOCH_SHIFT;
+
 /// The lowest bit of our timestamp: set in acknowledgements of a hello's parts, and never in a SYN-ACK.
 pub const ACKNOWLEDGED: u8 = 1;
 

@@ -20,6 +20,8 @@ pub mod admit;
 pub mod half_open;
 /// Picks the backend for a route and a client.
 pub mod pick;
+/// Whether a packet goes on to the node that announced its address before.
+pub mod previous;
 /// Chooses our port towards a backend.
 pub mod source_port;
 /// Which segments of a flow are believed, and which end it.

@@ -54,6 +54,8 @@ pub mod policy;
 pub mod announced;
 /// Segments on which several nodes may announce addresses.
 pub mod segment;
+/// Who announced an address before.
+pub mod previous;
 /// Backends.
 pub mod backend;
 /// Connections: waiting hellos, half-open, established, closed.
@@ -109,6 +111,10 @@ pub mod name {
     pub const HEARD: &str = "HEARD";
     /// [`super::announced::AnnouncedKey`] -> [`super::segment::Bid`]; user space only.
     pub const BIDS: &str = "BIDS";
+    /// [`super::announced::AnnouncedKey`] -> [`super::previous::Previous`].
+    pub const PREVIOUS: &str = "PREVIOUS";
+    /// [`super::previous::PeerKey`] -> [`super::previous::Peer`].
+    pub const PEERS: &str = "PEERS";
     /// [`super::listener::ListenerKey`] -> [`super::listener::Listener`].
     pub const LISTENERS: &str = "LISTENERS";
     /// [`super::route::ShortNameKey`] -> [`super::route::NameRoute`].
@@ -175,7 +181,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 43] = [
+    pub const ALL: [&str; 45] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -188,6 +194,8 @@ pub mod name {
         SEGMENTS,
         HEARD,
         BIDS,
+        PREVIOUS,
+        PEERS,
         LISTENERS,
         ROUTES_EXACT,
         ROUTES_LONG,

@@ -15,6 +15,7 @@ use common::maps::flow::{
 use common::maps::listener::{self, AddressRole, Listener, ListenerKey};
 use common::maps::next_hop::{self, Hop};
 use common::maps::policy::{PolicyRange, RANGES_MAX};
+use common::maps::previous::{Peer, PeerKey, Previous};
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, ShortNameKey,
 };
@@ -79,6 +80,10 @@ pub(crate) static SEGMENTS: HashMap<u32, Segment, 1024, NO_PREALLOC> = HashMap::
 pub(crate) static HEARD: HashMap<u32, HeardNs, 1024> = HashMap::new();
 #[btf_map]
 pub(crate) static BIDS: HashMap<AnnouncedKey, Bid, 65_536, NO_PREALLOC> = HashMap::new();
+#[btf_map]
+pub(crate) static PREVIOUS: HashMap<AnnouncedKey, Previous, 4096, NO_PREALLOC> = HashMap::new();
+#[btf_map]
+pub(crate) static PEERS: HashMap<PeerKey, Peer, 1024, NO_PREALLOC> = HashMap::new();
 #[btf_map]
 pub(crate) static LISTENERS: HashMap<ListenerKey, Listener, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
@@ -157,6 +162,8 @@ hash_access! { overwritten;
     role ADDRESSES: Address => AddressRole;
     announced ANNOUNCED: AnnouncedKey => Announced;
     segment SEGMENTS: u32 => Segment;
+    previous PREVIOUS: AnnouncedKey => Previous;
+    peer PEERS: PeerKey => Peer;
     backend BACKENDS: u32 => Backend;
 }
 
@@ -325,6 +332,14 @@ pub(crate) fn note_heard(device: u32, now_ns: HeardNs) {
         atomic::write_long(heard, now_ns);
     } else {
         let _ = HEARD.insert(&device, &now_ns, 0);
+    }
+}
+
+/// Notes when a node was last there that announced something before this one did; of others nothing is kept.
+#[inline(always)]
+pub(crate) fn note_peer(key: &PeerKey, now_ns: HeardNs) {
+    if let Some(peer) = peer(key) {
+        atomic::write_long(&mut peer.heard_ns, now_ns);
     }
 }
 

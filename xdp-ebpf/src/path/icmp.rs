@@ -8,7 +8,9 @@ use common::maps::listener::ROLE_VIP;
 use common::maps::trace::CLASS_ICMP;
 use common::reason::Reason;
 
+use super::previous;
 use crate::buffer::bytes;
+use crate::connection::cookie::PROOF_NONE;
 use crate::connection::record::Found;
 use crate::connection::{count, half_open, narrow, pending};
 use crate::delivery;
@@ -46,7 +48,7 @@ pub(super) fn run(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     received.now_ns = kernel::monotonic_ns();
     received.segment.flags = 0;
     let quoted = icmp::find(skb, received, &mut s.quote);
-    if quoted != Quoted::Unknown {
+    if matches!(quoted, Quoted::ToClient | Quoted::ToBackend) {
         received.class = CLASS_ICMP;
     }
     match quoted {
@@ -55,6 +57,11 @@ pub(super) fn run(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
         }
         Quoted::ToBackend => about_backend(skb, s, kind),
         Quoted::ToClient => Err(Exit::drop(Reason::IcmpStray)),
+        Quoted::Elsewhere => {
+            nobodys(s)?;
+            previous::pass(skb, &mut s.received, PROOF_NONE, 0)?;
+            Err(Exit::drop(Reason::IcmpStray))
+        }
         Quoted::Unknown => {
             nobodys(s)?;
             Err(Exit::drop(Reason::IcmpStray))

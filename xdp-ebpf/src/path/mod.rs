@@ -14,6 +14,8 @@ mod half_open;
 mod new;
 /// Packets of no connection.
 mod stray;
+/// Packets of connections of the node that announced the address before.
+mod previous;
 /// ICMP: errors from routers and hosts on either side, and pings.
 mod icmp;
 /// Ends connections for the daemon, when no packet arrives.
@@ -174,6 +176,10 @@ fn without_flow(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
     if class == Class::HalfOpen {
         class = half_open::client(skb, s)?;
+    }
+    if matches!(class, Class::New | Class::Stray) {
+        let waits = u32::from(s.waiting.held | s.half_open.held);
+        previous::pass(skb, &mut s.received, s.dial.proof, waits)?;
     }
     if class == Class::New {
         class = new::client(skb, s)?;

@@ -1,6 +1,7 @@
 //! Heartbeats of the nodes of a segment: whether this node lives is answered here, so that a dead agent is not taken for a dead node.
 
 use common::decide::tables;
+use common::maps::previous::PeerKey;
 use common::maps::segment::Segment;
 use common::reason::Reason;
 use common::wire::heartbeat::{self, ANSWER, ASK, BYTES, ENTRY_BYTES, Heartbeat};
@@ -57,6 +58,7 @@ verified! {
         let now_ns = kernel::monotonic_ns();
         if asked.kind == ASK || asked.kind == ANSWER && asked.receiver == segment.node {
             maps::note_heard(device, now_ns);
+            maps::note_peer(&PeerKey::new(asked.sender, device), now_ns);
         }
         if asked.kind != ASK {
             return Err(Exit::next(Reason::HeartbeatPassed));

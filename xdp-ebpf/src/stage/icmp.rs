@@ -73,6 +73,8 @@ pub(crate) enum Quoted {
     ToClient,
     /// To a backend, for the client at `received.client`.
     ToBackend,
+    /// From the VIP to a client that has no connection here, and may have one at the node that announced the VIP before.
+    Elsewhere,
     /// No segment of a connection here.
     Unknown,
 }
@@ -97,6 +99,9 @@ pub(crate) fn find(skb: Skb, received: &mut Received, quote: &mut Quote) -> Quot
         Some(flow) => {
             received.generation = flow.connection.generation;
             Quoted::ToClient
+        }
+        None if maps::pending(&received.client).is_none() && maps::half_open(&received.client).is_none() => {
+            Quoted::Elsewhere
         }
         None => Quoted::Unknown,
     }

@@ -7,6 +7,7 @@ pub(crate) mod heartbeat;
 pub(crate) mod options;
 pub(crate) mod checksum;
 pub(crate) mod classify;
+pub(crate) mod previous;
 pub(crate) mod syn;
 pub(crate) mod hello;
 pub(crate) mod route;

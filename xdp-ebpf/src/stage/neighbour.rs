@@ -171,9 +171,9 @@ struct AlignedKey(AnnouncedKey);
 /// Owner of an address that this node announces, while its gate is closed; in no map.
 const OWNER_GATED: u16 = u16::MAX;
 
-/// Looks up how an address is announced on the packet's device; `None`: not at all.
+/// Looks up how an address is announced on the packet's device; `None`: not at all. While the node's gate is closed, it is not here.
 #[inline(always)]
-fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
+pub(crate) fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
     let key = AlignedKey(AnnouncedKey { address: *address, device: skb.ifindex() });
     let mut announced = Announced::zeroed();
     let found = tables::stable(&mut announced, |to| {

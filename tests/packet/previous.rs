@@ -1,0 +1,346 @@
+//! Connections that may be open at the node that announced the address before: their segments, and ICMP errors about them, go on to it.
+
+use common::decide::cookie::LIFE_NS;
+use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE, OWNER_HERE, OWNER_ONLY};
+use common::maps::name;
+use common::maps::previous::{Peer, PeerKey, Previous};
+use common::maps::segment::{HeardNs, PRESENT_NS, Segment as OnSegment};
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family, vip};
+use tests::compare::assert_bytes;
+use tests::icmp::{Icmp, quotation, time_exceeded, too_big, unreachable};
+use tests::packet::{Segment, flag};
+use tests::program::{Outcome, Programs, Sizes, verdict};
+use tests::schedule::{Change, Place};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, reset_of};
+use crate::half_open::{TCP_PORT, knock, tcp};
+use crate::heartbeat::{OWN, PEERS_ID, SECOND, now_ns, on_segment, question_of, segment as own_segment};
+use crate::icmp::error;
+use crate::neighbour::announce;
+use crate::open::open;
+use crate::scene::{Client, dial, ready, usual_hello};
+
+/// The node that announced the addresses before.
+const BEFORE: [u8; 6] = [2, 0, 0, 0, 1, 0x55];
+
+/// The programs of a node that announces the VIPs since `age_ns`, by what another node did before, which was there at this time.
+fn moved(age_ns: u64, heard_ns: HeardNs) -> Programs {
+    let mut programs = ready();
+    announce(&mut programs, OWNER_HERE);
+    moves(&mut programs, age_ns, heard_ns);
+    programs
+}
+
+/// The VIPs move to this node.
+fn moves(programs: &mut Programs, age_ns: u64, heard_ns: HeardNs) {
+    let device = programs.world.ifindex(Device::Client);
+    let since_ns = now_ns().checked_sub(age_ns).expect("the machine has been up for minutes");
+    for family in FAMILIES {
+        let key = AnnouncedKey { device, address: vip(family).into() };
+        programs.insert(name::PREVIOUS, key, Previous { epoch: 7, since_ns, node: PEERS_ID });
+    }
+    heard(programs, heard_ns);
+}
+
+fn heard(programs: &mut Programs, heard_ns: HeardNs) {
+    let key = PeerKey::new(PEERS_ID, programs.world.ifindex(Device::Client));
+    programs.insert(name::PEERS, key, Peer::new(heard_ns, BEFORE));
+}
+
+/// A node that answers all through the test.
+fn always() -> HeardNs {
+    now_ns() + 60 * SECOND
+}
+
+/// Segments that belong to no connection.
+fn strays(family: Family) -> Vec<Segment> {
+    let base = || dial(family).segment().seq(77).window(501);
+    vec![
+        base().ack(9).payload(vec![0x5a; 700]),
+        base().ack(9),
+        base().ack(9).fin(),
+        base().ack(9).psh().payload(*b"x").hop_limit(2),
+        base().ack(9).timestamps(1, 2).payload(vec![7; 33]),
+        base().rst(),
+        base().rst().ack(9),
+    ]
+}
+
+/// The frame as it goes on: from our device to the other node, with one hop less.
+fn passed_on(segment: &Segment) -> Vec<u8> {
+    segment.clone().ethernet(BEFORE, OWN).hop_limit(segment.hop_limit - 1).bytes()
+}
+
+#[track_caller]
+fn assert_passed(outcome: &Outcome, expected: &[u8]) {
+    assert_eq!(outcome.counted, [(Reason::PreviousPassed, 1)]);
+    assert_eq!(outcome.verdict, verdict::REDIRECT);
+    assert_bytes(&outcome.packet, expected);
+    assert_eq!(outcome.emitted, []);
+}
+
+/// Asserts that the node itself answers a stray segment.
+#[track_caller]
+fn assert_reset(programs: &mut Programs, segment: &Segment, what: &str) {
+    let outcome = programs.ingress(Device::Client, &segment.bytes());
+    assert_eq!(outcome.counted, [(Reason::SynCookieMismatch, 1)], "{what}");
+    assert_bytes(&outcome.packet, &reset_of(segment).bytes());
+}
+
+#[test]
+fn a_segment_of_no_connection_goes_on_to_the_previous_owner_and_is_not_changed() {
+    tests::skip_without_root!();
+    // Long after the move, too.
+    for age_ns in [0, LIFE_NS] {
+        let mut programs = moved(age_ns, always());
+        for segment in FAMILIES.into_iter().flat_map(strays) {
+            let (frame, expected) = (segment.bytes(), passed_on(&segment));
+            assert_passed(&programs.ingress(Device::Client, &frame), &expected);
+            assert_passed(&programs.ingress_summed(Device::Client, &frame), &expected);
+            // What was damaged stays so: the end host judges it.
+            let (mut damaged, mut expected) = (frame.clone(), expected);
+            let last = frame.len() - 1;
+            (damaged[last], expected[last]) = (damaged[last] ^ 4, expected[last] ^ 4);
+            assert_passed(&programs.ingress(Device::Client, &damaged), &expected);
+        }
+        for family in FAMILIES {
+            let many = dial(family).segment().seq(77).ack(9).psh().payload(vec![0x5a; 2_800]);
+            let outcome = programs.ingress_gso(Device::Client, &many.bytes(), 1_400, 2);
+            assert_passed(&outcome, &passed_on(&many));
+        }
+    }
+}
+
+/// So nothing goes round and round: where it goes on to, what is not known is reset.
+#[test]
+fn only_the_node_that_announces_the_address_passes_on() {
+    tests::skip_without_root!();
+    let mut programs = moved(0, always());
+    let device = programs.world.ifindex(Device::Client);
+    let stray = |family| strays(family).remove(0);
+    for (owner, passes) in [(OWNER_ELSEWHERE, false), (OWNER_ONLY, true), (OWNER_HERE, true)] {
+        announce(&mut programs, owner);
+        for family in FAMILIES {
+            match passes {
+                true => assert_passed(
+                    &programs.ingress(Device::Client, &stray(family).bytes()),
+                    &passed_on(&stray(family)),
+                ),
+                false => assert_reset(&mut programs, &stray(family), "another node announces it"),
+            }
+        }
+    }
+    // Its agent has been dead for so long that another node announces it.
+    programs.insert(name::SEGMENTS, device, OnSegment { stamp_ns: 0, grace_ns: SECOND, ..own_segment() });
+    programs.insert::<u32, HeardNs>(name::HEARD, device, now_ns() + 60 * SECOND);
+    for family in FAMILIES {
+        assert_reset(&mut programs, &stray(family), "the gate is closed");
+    }
+    programs.clear::<u32, HeardNs>(name::HEARD);
+    for family in FAMILIES {
+        let outcome = programs.ingress(Device::Client, &stray(family).bytes());
+        assert_eq!(outcome.counted, [(Reason::PreviousPassed, 1)], "the gate is open");
+        let key = AnnouncedKey { device, address: vip(family).into() };
+        programs.remove::<_, common::maps::announced::Announced>(name::ANNOUNCED, key);
+        assert_reset(&mut programs, &stray(family), "it is not announced");
+        // On another device, there is no previous owner.
+        let (near, far) = (Device::Backend.near_mac(), Device::Backend.far_mac());
+        let outcome = programs.ingress(Device::Backend, &stray(family).ethernet(near, far).bytes());
+        assert_eq!(outcome.counted, [(Reason::SynCookieMismatch, 1)]);
+    }
+}
+
+#[test]
+fn what_comes_from_the_previous_owner_does_not_go_back_to_it() {
+    tests::skip_without_root!();
+    let mut programs = moved(0, always());
+    for family in FAMILIES {
+        let back = strays(family).remove(0).ethernet(OWN, BEFORE);
+        let outcome = programs.ingress(Device::Client, &back.bytes());
+        assert_eq!(outcome.counted, [(Reason::SynCookieMismatch, 1)]);
+    }
+}
+
+/// By the kernel's own account of its heartbeats, whether agents live or not.
+#[test]
+fn while_the_previous_owner_is_silent_its_connections_are_reset() {
+    tests::skip_without_root!();
+    let mut programs = on_segment(own_segment());
+    announce(&mut programs, OWNER_HERE);
+    moves(&mut programs, 0, 0);
+    let stray = strays(Family::V4).remove(0);
+    assert_reset(&mut programs, &stray, "it was never there");
+    heard(&mut programs, now_ns() - PRESENT_NS);
+    assert_reset(&mut programs, &stray, "it was there too long ago");
+    // Another node lives.
+    programs.ingress(Device::Client, &question_of(PEERS_ID + 1));
+    assert_reset(&mut programs, &stray, "another node is there");
+    let before = now_ns();
+    programs.ingress(Device::Client, &question_of(PEERS_ID));
+    let device = programs.world.ifindex(Device::Client);
+    let peers = programs.entries::<PeerKey, Peer>(name::PEERS);
+    let [(key, peer)] = peers[..] else { panic!("one is known, and no other is kept: {peers:?}") };
+    assert_eq!(key, PeerKey::new(PEERS_ID, device));
+    assert_eq!(peer.link, Peer::new(0, BEFORE).link, "a frame's sender changes nothing");
+    assert!((before..=now_ns()).contains(&peer.heard_ns));
+    // A moment is enough, where the machine has one.
+    let is_passed = (0..100).any(|_| {
+        programs.ingress(Device::Client, &question_of(PEERS_ID));
+        let outcome = programs.ingress(Device::Client, &stray.bytes());
+        outcome.counted == [(Reason::PreviousPassed, 1)]
+    });
+    assert!(is_passed);
+    programs.clear::<PeerKey, Peer>(name::PEERS);
+    assert_reset(&mut programs, &stray, "it is not known");
+}
+
+/// What proves a handshake in full, and what follows it.
+fn proofs(client: Client) -> [(&'static str, Segment); 5] {
+    let ping = client.at(0).seq(client.at(0).seq.wrapping_sub(1));
+    [
+        ("the third packet of a handshake", client.at(0)),
+        ("a hello", client.at(0).payload(usual_hello())),
+        ("the first part of a hello", client.at(0).psh().payload(&usual_hello()[..100])),
+        ("a keep-alive", ping),
+        ("a FIN", client.at(0).fin()),
+    ]
+}
+
+/// A hello that comes again may be the previous owner's, which opens them all while cookies of its time are valid.
+#[test]
+fn what_has_a_full_cookie_goes_on_while_that_may_be_of_the_previous_owner() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = ready();
+        announce(&mut programs, OWNER_HERE);
+        let client = dial(family).shake(&mut programs);
+        moves(&mut programs, LIFE_NS - 20 * SECOND, always());
+        for (what, segment) in proofs(client) {
+            let outcome = programs.ingress(Device::Client, &segment.bytes());
+            assert_eq!(outcome.counted, [(Reason::PreviousPassed, 1)], "{what}");
+            assert_bytes(&outcome.packet, &passed_on(&segment));
+            assert!(client.waiting(&programs).is_none(), "{what}");
+        }
+        // A second segment that came first: it may be that one's, at any time.
+        let later = client.at(500).payload(vec![0x5a; 100]);
+        moves(&mut programs, LIFE_NS, always());
+        assert_passed(&programs.ingress(Device::Client, &later.bytes()), &passed_on(&later));
+        let here = [Reason::SynAcked, Reason::ConnectSyn, Reason::HelloAcked];
+        for (number, ((what, segment), reason)) in proofs(client).into_iter().zip(here).enumerate() {
+            let fresh = dial(family).port(50_000 + number as u16).shake(&mut programs);
+            let mut segment = segment;
+            segment.from = fresh.dial.client();
+            segment.ack = fresh.cookie.wrapping_add(1);
+            segment.options = fresh.at(0).options;
+            let outcome = programs.ingress(Device::Client, &segment.bytes());
+            assert_eq!(outcome.counted, [(reason, 1)], "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_syn_and_what_belongs_to_a_connection_here_stay_here() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = tcp(Sizes::default(), 1);
+        let flow = open(&mut programs, family);
+        let waiting = dial(family).port(41_001).shake(&mut programs);
+        let hello = usual_hello();
+        waiting.send(&mut programs, 0, &hello[..200]);
+        let knocked = dial(family).port(41_002).to_port(TCP_PORT);
+        knock(&mut programs, knocked);
+        announce(&mut programs, OWNER_HERE);
+        moves(&mut programs, 0, always());
+        let mut counted = |segment: &Segment| programs.ingress(Device::Client, &segment.bytes()).counted;
+        let data = flow.client_segment(crate::open::HELLO, 0).payload(*b"data");
+        assert_eq!(counted(&data), [(Reason::ForwardBackend, 1)]);
+        assert_eq!(counted(&waiting.at(200).payload(&hello[200..])), [(Reason::ConnectSyn, 1)]);
+        // A segment that is not the waiting connection's own.
+        let other = waiting.dial.segment().seq(1 << 30).ack(9).payload(*b"data");
+        assert_eq!(counted(&other), [(Reason::SynCookieMismatch, 1)]);
+        let other = knocked.segment().seq(1 << 30).ack(9).payload(*b"data");
+        assert_eq!(counted(&other), [(Reason::SynCookieMismatch, 1)]);
+        assert_eq!(counted(&dial(family).port(41_003).syn()), [(Reason::SynAnswered, 1)]);
+        assert_eq!(counted(&dial(family).port(41_004).to_port(TCP_PORT).syn()), [(Reason::SynForwarded, 1)]);
+        // A SYN that acknowledges something starts nothing, and is of no connection.
+        assert_eq!(
+            counted(&dial(family).port(41_005).segment().flags(flag::SYN).seq(5).ack(9)),
+            [(Reason::SynCookieMismatch, 1)]
+        );
+    }
+}
+
+#[test]
+fn an_icmp_error_about_a_segment_of_no_connection_goes_on() {
+    tests::skip_without_root!();
+    let mut programs = moved(0, always());
+    for family in FAMILIES {
+        let about = dial(family).to_client().seq(77).ack(9).payload(vec![0x5a; 700]);
+        for kind in [too_big(family), time_exceeded(family), unreachable(family)] {
+            let message = error(Device::Client, kind, &about, 20);
+            let expected = Icmp { hop_limit: 63, ..message.clone() }.ethernet(BEFORE, OWN).bytes();
+            assert_passed(&programs.ingress(Device::Client, &message.bytes()), &expected);
+            assert_passed(&programs.ingress_summed(Device::Client, &message.bytes()), &expected);
+        }
+        let kind = time_exceeded(family);
+        // What quotes nothing that this node's VIP sent.
+        let other = Icmp { to: vip(family), ..error(Device::Client, kind, &about, 20) };
+        let foreign =
+            Segment { from: (crate::icmp::router(family, Device::Client), 9).into(), ..about.clone() };
+        let ping = Icmp { body: vec![0xee; 48], ..other.clone() };
+        let of_other = Icmp { body: quotation(&foreign, 20), ..other };
+        for stray in [ping, of_other, error(Device::Client, kind, &about, 7)] {
+            assert_dropped(&programs.ingress(Device::Client, &stray.bytes()), Reason::IcmpStray);
+        }
+        // What quotes a connection that waits here.
+        let waiting = dial(family).port(41_001).shake(&mut programs);
+        heard(&mut programs, 0);
+        waiting.send(&mut programs, 0, &usual_hello()[..200]);
+        heard(&mut programs, always());
+        let its = error(Device::Client, kind, &waiting.dial.to_client().seq(waiting.cookie), 20);
+        assert_dropped(&programs.ingress(Device::Client, &its.bytes()), Reason::IcmpStray);
+        heard(&mut programs, 0);
+        let message = error(Device::Client, kind, &about, 20);
+        assert_dropped(&programs.ingress(Device::Client, &message.bytes()), Reason::IcmpStray);
+        heard(&mut programs, always());
+    }
+}
+
+#[test]
+fn what_may_travel_no_hop_further_is_dropped() {
+    tests::skip_without_root!();
+    let mut programs = moved(0, always());
+    for family in FAMILIES {
+        for hops in [0, 1] {
+            let stray = strays(family).remove(0).hop_limit(hops);
+            let outcome = programs.ingress(Device::Client, &stray.bytes());
+            assert_dropped(&outcome, Reason::PreviousHopLimit);
+        }
+    }
+}
+
+/// An element of a hash map is used again the moment it is removed: what is read of it may be of another address, or another node.
+#[test]
+fn an_entry_that_becomes_anothers_is_not_believed() {
+    tests::skip_without_root!();
+    let mut programs = moved(0, always());
+    let device = programs.world.ifindex(Device::Client);
+    let stray = strays(Family::V4).remove(0).bytes();
+    let key = AnnouncedKey { device, address: vip(Family::V4).into() };
+    let peer = PeerKey::new(PEERS_ID, device);
+    let other = Previous { epoch: 8, since_ns: now_ns(), node: PEERS_ID + 1 };
+    let changes = [
+        (Place::new(name::PREVIOUS, &key, 0), Change::write(name::PREVIOUS, &key, 0, &other)),
+        (Place::new(name::PEERS, &peer, 8), Change::write(name::PEERS, &peer, 8, &OWN)),
+    ];
+    for (place, change) in changes {
+        moves(&mut programs, 0, always());
+        let schedule = programs.behind_access(&place, 1, &[change]).expect("a hardware breakpoint");
+        let outcome = programs.ingress(Device::Client, &stray);
+        assert!(schedule.happened());
+        drop(schedule);
+        assert_dropped(&outcome, Reason::RouteChanged);
+    }
+}

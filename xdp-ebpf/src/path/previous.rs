@@ -1,0 +1,33 @@
+//! Packets of connections that are not known here, and may be open at the node that announced the address before.
+
+use common::maps::previous::Peer;
+
+use crate::connection::cookie::{PROOF_FIRST, PROOF_KEEP_ALIVE};
+use crate::exit::Exit;
+use crate::kernel::Skb;
+use crate::packet::SYN;
+use crate::scratch::Received;
+use crate::stage::{neighbour, previous};
+use crate::verified::verified;
+
+verified! {
+    /// Passes a packet of no connection on to the node that announced its address before, while that answers: `proof` is what the segment
+    /// proves. A SYN does not go on, nor what came while a connection on the same ports waits here (`waits`). Only the owner passes
+    /// something on: the node to which it goes resets what it does not know. `Ok`: the packet is this node's.
+    pub(super) fn pass as previous_pass[Skb, skb](received: Received; proof: u32, waits: u32) -> Result<(), Exit> {
+        if waits != 0 || received.segment.has(SYN) {
+            return Ok(());
+        }
+        let cookie = u32::from(matches!(proof, PROOF_FIRST | PROOF_KEEP_ALIVE));
+        let mut peer = Peer::zeroed();
+        if !previous::find(skb, received, &mut peer, cookie)? {
+            return Ok(());
+        }
+        match neighbour::announced(skb, &received.segment.tuple.vip)? {
+            Some(mut announced) if announced.is_here() => {
+                Err(previous::send(skb, received, &mut peer, &mut announced))
+            }
+            _ => Ok(()),
+        }
+    }
+}
