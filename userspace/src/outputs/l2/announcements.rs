@@ -130,8 +130,10 @@ impl Announcements {
         for on_device in &ended {
             kernel.remove(on_device)?;
             self.schedule.end(*on_device);
-            if self.node.is_some() {
-                Bids::open(&self.pins)?.forget(on_device)?;
+            match (&mut self.speakers, &self.node) {
+                (Some((speakers, _)), _) => speakers.forget(on_device)?,
+                (None, Some(node)) => Speakers::open(&self.pins, node_id(node))?.forget(on_device)?,
+                (None, None) => {}
             }
         }
         let mut written = 0;
@@ -144,10 +146,10 @@ impl Announcements {
                 true => self.schedule.begin(*on_device, now),
                 false => self.schedule.end(*on_device),
             }
-            if let Some((speakers, _)) = &self.speakers
+            if let Some((speakers, _)) = &mut self.speakers
                 && let Some(Standing::Here { epoch, .. }) = speakers.standing(on_device)
             {
-                speakers.keep(on_device, epoch)?;
+                speakers.keep(on_device, epoch, now)?;
             }
             written += 1;
         }
@@ -276,13 +278,13 @@ impl Announcements {
     }
 
     fn step(&mut self, device: u32, step: Step, now: Instant) -> Result<(), TableError> {
-        let Some(((speakers, _), kernel)) = self.speakers.as_ref().zip(self.kernel.as_mut()) else {
+        let Some(((speakers, _), kernel)) = self.speakers.as_mut().zip(self.kernel.as_mut()) else {
             return Ok(());
         };
         match step {
             Step::Open { address, epoch } => {
                 let on_device = (device, address);
-                let kept = speakers.keep(&on_device, epoch);
+                let kept = speakers.keep(&on_device, epoch, now);
                 if kernel.give(on_device, speakers.owner(&on_device))? {
                     info!(%address, device, epoch, "this node announces the address from now on");
                     self.schedule.begin(on_device, now);

@@ -15,6 +15,8 @@ mod reception;
 mod speaker;
 /// The speakers of all devices.
 mod speakers;
+/// The nodes that announced addresses before this one.
+mod previous;
 /// Devices of this node on one segment.
 mod twins;
 /// Frames of other hosts.

@@ -11,7 +11,7 @@ use common::maps::settings::CookieKey;
 use common::wire::heartbeat::{self, Bid, Heartbeat};
 use common::wire::{arp, ndp};
 
-use super::ownership::{Action, Answer, Frame, NodeId, Rules, Segment, Standing};
+use super::ownership::{Action, Answer, Frame, NodeId, Previous, Rules, Segment, Standing};
 use super::parts::{Assembly, Part, cut};
 use super::reception::{Cut, Reception};
 use crate::model::Link;
@@ -202,6 +202,11 @@ impl Speaker {
     /// What is known of an address.
     pub(super) fn standing(&self, address: &IpAddr) -> Standing {
         self.ownership.standing(address)
+    }
+
+    /// Who announced an address before.
+    pub(super) fn previous(&self, address: &IpAddr, now: Instant) -> Option<Previous> {
+        self.ownership.previous(address, now)
     }
 
     /// Returns `OWNER_*` of an address.

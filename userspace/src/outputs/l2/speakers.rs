@@ -6,6 +6,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE};
@@ -17,6 +18,7 @@ use tracing::{debug, warn};
 use super::candidates::Candidates;
 use super::kernel::key;
 use super::ownership::{NodeId, Rules, Segment, Standing};
+use super::previous::PreviousOwners;
 use super::speaker::{Keys, Speaker, Step};
 use super::task::Received;
 use super::twins::Twins;
@@ -67,6 +69,7 @@ pub(super) type Steps = Vec<(u32, Step)>;
 struct Maps {
     segments: Table<u32, Entry>,
     bids: Bids,
+    previous: PreviousOwners,
 }
 
 impl Maps {
@@ -111,7 +114,10 @@ fn follow(
     now: Instant,
 ) -> (Steps, Option<String>) {
     let Allowed { mut candidates, rules, keys, network } = allowed;
-    candidates.retain(|_, addresses| addresses.values().any(|nodes| nodes.contains(&own)));
+    // Who was a candidate goes on answering heartbeats: connections may be open here, which the new owners pass on to this node.
+    let is_own =
+        |addresses: &BTreeMap<IpAddr, Arc<[NodeId]>>| addresses.values().any(|nodes| nodes.contains(&own));
+    candidates.retain(|device, addresses| on.contains_key(device) || is_own(addresses));
     let (mut steps, mut failed) = (Vec::new(), None);
     for (device, mut speaker) in on.extract_if(.., |device, _| !candidates.contains_key(device)) {
         // What the programs know of the device stays until [`Speakers::clear`].
@@ -157,7 +163,8 @@ pub(super) struct Speakers {
 impl Speakers {
     /// Opens the maps.
     pub(super) fn open(pins: &Pins, own: NodeId) -> Result<Self, TableError> {
-        let maps = Maps { segments: Table::open(pins.folder(), name::SEGMENTS)?, bids: Bids::open(pins)? };
+        let segments = Table::open(pins.folder(), name::SEGMENTS)?;
+        let maps = Maps { segments, bids: Bids::open(pins)?, previous: PreviousOwners::open(pins)? };
         Ok(Self { own, maps, on: BTreeMap::new(), twins: Twins::new(random()) })
     }
 
@@ -182,8 +189,9 @@ impl Speakers {
     }
 
     /// Ends all that an agent began, for a process that is alone.
-    pub(super) fn wipe(&self, network: &Node) -> Result<(), TableError> {
+    pub(super) fn wipe(&mut self, network: &Node) -> Result<(), TableError> {
         self.clear(network)?;
+        self.maps.previous.wipe()?;
         let mut left = Vec::new();
         self.maps.bids.0.walk(|key: &AnnouncedKey, _: &Bid| left.push(*key))?;
         self.maps.bids.0.remove_all(&left)
@@ -269,14 +277,18 @@ impl Speakers {
         self.twins.shown()
     }
 
-    /// Keeps the epoch by which an address is announced, for the next agent.
-    pub(super) fn keep(&self, on_device: &OnDevice, epoch: u64) -> Result<(), TableError> {
-        self.maps.bids.0.put(&key(on_device), &Bid { epoch })
+    /// Keeps the epoch by which an address is announced, for the next agent, and who announced it before, for the programs.
+    pub(super) fn keep(&mut self, on_device: &OnDevice, epoch: u64, now: Instant) -> Result<(), TableError> {
+        let (device, address) = on_device;
+        let previous = self.on.get(device).and_then(|speaker| speaker.previous(address, now));
+        let kept = self.maps.previous.keep(on_device, epoch, previous);
+        self.maps.bids.0.put(&key(on_device), &Bid { epoch }).and(kept)
     }
 
-    /// Forgets it.
-    pub(super) fn forget(&self, on_device: &OnDevice) -> Result<(), TableError> {
-        self.maps.bids.forget(on_device)
+    /// Forgets both.
+    pub(super) fn forget(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
+        let forgotten = self.maps.previous.forget(on_device);
+        self.maps.bids.forget(on_device).and(forgotten)
     }
 
     /// What is known of an address on a device; `None`: there is no speaker.
@@ -321,13 +333,23 @@ mod tests {
     /// Follows that the node may announce the address on these devices, with a kernel that refuses what is named. Returns what is to be done,
     /// and what failed.
     fn play(on: &mut BTreeMap<u32, Speaker>, devices: &[u32], refuses: &str) -> (Steps, Option<String>) {
+        play_of(on, devices, &[OWN, 7], refuses)
+    }
+
+    /// The same where these nodes may announce it.
+    fn play_of(
+        on: &mut BTreeMap<u32, Speaker>,
+        devices: &[u32],
+        nodes: &[NodeId],
+        refuses: &str,
+    ) -> (Steps, Option<String>) {
         let now = Instant::now();
         let link = |device: &u32| {
             let (name, link_address) = (format!("eth{device}"), Some([2, 0, 0, 0, 0, *device as u8]));
             (*device, Link { name, link_address, has_carrier: true, ..Link::default() })
         };
         let network = Node { links: [2, 3, 4].iter().map(link).collect(), ..Node::default() };
-        let candidate = |device: &u32| (*device, [(VIP, [OWN, 7].into())].into());
+        let candidate = |device: &u32| (*device, [(VIP, nodes.into())].into());
         let candidates = devices.iter().map(candidate).collect();
         let keys = Keys { keys: Default::default(), signs: 0 };
         let refused = |what: &'static str| match refuses == what {
@@ -355,6 +377,28 @@ mod tests {
         let outcome = follow(OWN, on, allowed, &means, now);
         assert!(stored.borrow().iter().all(|device| !before.contains(device)), "each once");
         outcome
+    }
+
+    /// Connections are open at it that others pass on while it answers.
+    #[test]
+    fn who_is_no_candidate_any_more_closes_and_goes_on_answering_heartbeats() {
+        let mut on = BTreeMap::new();
+        assert!(play(&mut on, &[2], "nothing").1.is_none());
+        let (mut steps, failed) = play_of(&mut on, &[2, 3], &[7], "nothing");
+        assert!(failed.is_none() && on.keys().eq([&2]), "only where it was one: {on:?}");
+        for speaker in on.values_mut() {
+            let (entry, these) = speaker.turn(Instant::now(), 5);
+            assert_eq!(
+                (entry.node, entry.digest, entry.stamp_ns),
+                (OWN, 0, 5),
+                "its agent lives, and holds nothing"
+            );
+            steps.extend(these.into_iter().map(|step| (2, step)));
+        }
+        assert!(steps.contains(&(2, Step::Close(VIP))), "{steps:?}");
+        // It is withdrawn from the cluster.
+        play_of(&mut on, &[], &[7], "nothing");
+        assert!(on.is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::NodeId;
-use super::precedence::{DOUBTS, digest};
+use super::precedence::{DOUBTS, claim_order, digest};
 
 /// What was opened within this time before the device was found to be cut off is doubted.
 const DOUBTED: Duration = Duration::from_secs(1);
@@ -35,6 +35,8 @@ struct Entry {
     /// The tables of others contain it with these epochs.
     claims: Vec<(NodeId, u64)>,
     highest: u64,
+    /// Who had the highest of them; `None`: this node, or nobody.
+    last: Option<NodeId>,
     /// The link address of a foreign host that answers for it.
     conflict: Option<[u8; 6]>,
 }
@@ -46,6 +48,8 @@ pub(super) struct Held {
     pub(super) since: HeldSince,
     /// It was bid for while this node was cut off: it is answered for, but not in the table.
     pub(super) is_doubted: bool,
+    /// Who held it by the epoch before.
+    pub(super) previous: Option<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +162,11 @@ impl Addresses {
         let entry = self.entries.entry(address).or_default();
         entry.claims.retain(|(node, _)| *node != from);
         entry.claims.push((from, epoch));
-        entry.highest = entry.highest.max(epoch);
+        let order = |node: NodeId| claim_order(&address, node, epoch);
+        let is_last = |last: NodeId| epoch == entry.highest && order(last) >= order(from);
+        if epoch >= entry.highest && !entry.last.is_some_and(is_last) {
+            (entry.highest, entry.last) = (epoch, Some(from));
+        }
         entry.conflict = None;
     }
 
@@ -171,6 +179,11 @@ impl Addresses {
     /// The epoch of the next bid.
     pub(super) fn next_epoch(&self, address: &IpAddr) -> u64 {
         self.entries.get(address).map_or(0, |entry| entry.highest).saturating_add(1)
+    }
+
+    /// Returns who holds it, or held it last, by the highest epoch that is known; `None`: this node, or nobody.
+    pub(super) fn last(&self, address: &IpAddr) -> Option<NodeId> {
+        self.entries.get(address)?.last
     }
 
     pub(super) fn conflict(&self, address: &IpAddr) -> Option<[u8; 6]> {
@@ -248,7 +261,7 @@ impl Addresses {
         self.let_go(&address);
         let entry = self.entries.entry(address).or_default();
         entry.highest = entry.highest.max(held.epoch);
-        entry.conflict = None;
+        (entry.last, entry.conflict) = (None, None);
         self.digest = self.digest.wrapping_add(digest(&address, held.epoch));
         if let HeldSince::Settles(time) = held.since {
             self.opens.insert((time, address));
@@ -265,6 +278,10 @@ impl Addresses {
         }
         if let HeldSince::Settles(time) = held.since {
             self.opens.remove(&(time, *address));
+            // Nobody has announced it since then.
+            if let Some(entry) = self.entries.get_mut(address) {
+                entry.last = entry.last.or(held.previous);
+            }
         }
         Some(held)
     }

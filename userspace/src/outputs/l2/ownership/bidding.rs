@@ -200,7 +200,9 @@ impl Segment {
         self.moves.disturb(now);
         self.pursuits.end(&address);
         let epoch = self.addresses.next_epoch(&address);
-        self.hold(address, Held { epoch, since: HeldSince::Settles(now + settles), is_doubted: false });
+        let previous = self.addresses.last(&address);
+        let since = HeldSince::Settles(now + settles);
+        self.hold(address, Held { epoch, since, is_doubted: false, previous });
     }
 
     fn living(&self, now: Instant) -> impl Iterator<Item = Living> {

@@ -150,6 +150,14 @@ pub(in crate::outputs::l2) enum Standing {
     },
 }
 
+/// The node that announced an address before this one: connections may be open there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::outputs::l2) struct Previous {
+    pub(in crate::outputs::l2) node: NodeId,
+    pub(in crate::outputs::l2) link: [u8; 6],
+    pub(in crate::outputs::l2) is_alive: bool,
+}
+
 /// The ownership of addresses on the segment of one device.
 #[derive(Debug)]
 pub(in crate::outputs::l2) struct Segment {
@@ -202,7 +210,7 @@ impl Segment {
 
     /// What the maps held when the agent started: held on, until a higher claim is known.
     pub(in crate::outputs::l2) fn adopt(&mut self, address: IpAddr, epoch: u64, now: Instant) {
-        self.hold(address, Held { epoch, since: HeldSince::Open(now), is_doubted: false });
+        self.hold(address, Held { epoch, since: HeldSince::Open(now), is_doubted: false, previous: None });
     }
 
     /// For each address that is served here, which nodes may announce it on this segment (the own one included or not).

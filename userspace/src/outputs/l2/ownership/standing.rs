@@ -1,7 +1,8 @@
 use std::net::IpAddr;
+use std::time::Instant;
 
 use super::addresses::{Held, HeldSince};
-use super::{Segment, Standing};
+use super::{Previous, Segment, Standing};
 
 impl Segment {
     /// Who announces an address.
@@ -16,6 +17,14 @@ impl Segment {
             Some(link) => Standing::Conflict { link },
             None => Standing::Nobody { why: self.why_not(address) },
         }
+    }
+
+    /// Who announced an address, which this node holds, by the epoch before; `None`: this node itself, nobody, or one whose link address is
+    /// not known.
+    pub(in crate::outputs::l2) fn previous(&self, address: &IpAddr, now: Instant) -> Option<Previous> {
+        let node = self.addresses.held_at(address)?.previous?;
+        let peer = self.peers.get(&node)?;
+        Some(Previous { node, link: peer.link?, is_alive: peer.is_alive(now) })
     }
 
     fn why_not(&self, address: &IpAddr) -> &'static str {

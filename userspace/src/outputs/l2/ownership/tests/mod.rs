@@ -2,6 +2,8 @@
 mod lab;
 /// When an address is bid for.
 mod bids;
+/// Who had an address before.
+mod previous;
 /// When a node is silent, and when its gate is closed.
 mod silence;
 /// What tables change.
