@@ -4,6 +4,8 @@
 mod scene;
 /// A Service whose pods are on some of the nodes.
 mod local;
+/// Connections that are open while their address moves.
+mod uploads;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -185,7 +187,7 @@ fn is_echoed(connection: &mut TcpStream) -> bool {
 fn a_node_that_joins_gets_its_share_once_it_has_been_there_for_long_enough() {
     skip_without_root!();
     const AFTER: Duration = Duration::from_secs(4);
-    let mut segment = Segment::of_one_of_two("4s");
+    let mut segment = Segment::of_first(2, "4s");
     assert_eq!(owners(&segment), [0, 0]);
     let mut connection = segment.dial(VIPS[0]).unwrap();
     connection.read_exact(&mut [0; 8]).unwrap();

@@ -26,7 +26,7 @@ use crate::process::{Controller, RELEASE, SOON, server};
 
 /// The VIPs of both families, on the segment of the nodes.
 pub(super) const VIPS: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
-const BACKENDS: [&str; 2] = ["10.99.1.1", "fd99::1"];
+pub(super) const BACKENDS: [&str; 2] = ["10.99.1.1", "fd99::1"];
 pub(super) const PORT: u16 = 6443;
 
 /// How long the first answer may take, and how often it is looked for.
@@ -61,7 +61,7 @@ pub(super) struct Node {
     relay: Option<Relay>,
     name: String,
     pub(super) link: [u8; 6],
-    pins: Pins,
+    pub(super) pins: Pins,
     folder: TempDir,
     pub(super) namespace: Namespace,
     kubeconfig: PathBuf,
@@ -92,9 +92,9 @@ impl Segment {
     }
 
     /// The same where only the first node has an agent, and planned moves are made after this time.
-    pub(super) fn of_one_of_two(rebalance: &str) -> Self {
+    pub(super) fn of_first(nodes: usize, rebalance: &str) -> Self {
         let config = CONFIG.replace("GRACE", "2").replace("REBALANCE", rebalance);
-        Self::start_some(2, 1, &config.replace("ISOLATION", "Hold"), |_, _| ())
+        Self::start_some(nodes, 1, &config.replace("ISOLATION", "Hold"), |_, _| ())
     }
 
     /// The same of two nodes, each of which withdraws what the other may announce while it is cut off.
