@@ -39,12 +39,47 @@ impl Claimant<'_> {
                     format!("its other address is of {home}, with no {family} range: both come from one");
                 (what, "name a pool with both families, or ask for addresses by value")
             }
+            (Some(is_v4), Some(home)) if pools.is_spent(home, is_v4) => {
+                let home = pools.name(home);
+                let what = format!(
+                    "its other address is of {home}, whose {family} addresses are all in use: both come from one"
+                );
+                (what, "add a range of that family there, or name a pool with both families")
+            }
             (None, _) if self.slots.is_empty() => {
                 let what = "none of its listeners can be served: it needs no address";
                 (what.to_owned(), "add a TLS or TCP listener")
             }
-            _ => (format!("all addresses of {whose}'s ranges are in use"), add),
+            _ => self.spent(pools, &whose, needs(true) && needs(false), lacking),
         }
+    }
+
+    /// Says which family's addresses are all in use: of one that needs both, and has none, the first lacking is not always that one.
+    fn spent(
+        &self,
+        pools: &Pools<'_>,
+        whose: &str,
+        needs_both: bool,
+        lacking: Option<bool>,
+    ) -> (String, &'static str) {
+        let is_spent = |is_v4: bool| self.pools.iter().all(|index| pools.is_spent(*index, is_v4));
+        let family = match needs_both {
+            true => [true, false].into_iter().find(|is_v4| is_spent(*is_v4)),
+            false => lacking,
+        };
+        let Some(is_v4) = family else {
+            let what =
+                format!("no pool of {whose} has free addresses of both families: it gets both or none");
+            return (what, "add ranges of both families to one pool, or ask for addresses by value");
+        };
+        let (family, remedy) = match (is_v4, &self.from.pool) {
+            (true, Some(_)) => ("IPv4", "add an IPv4 range to the pool, or name another one"),
+            (false, Some(_)) => ("IPv6", "add an IPv6 range to the pool, or name another one"),
+            (true, None) => ("IPv4", "add an IPv4 range to the chart's values, or to a pool that admits it"),
+            (false, None) => ("IPv6", "add an IPv6 range to the chart's values, or to a pool that admits it"),
+        };
+        let both = if needs_both { ": it gets addresses of both families or none" } else { "" };
+        (format!("all {family} addresses of {whose} are in use{both}"), remedy)
     }
 
     /// Whether a Service that prefers both families has the one that it can do without: then it can do without the other one.

@@ -33,6 +33,8 @@ mod adopt_tests;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
+mod lack_tests;
+#[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
 mod service_tests;

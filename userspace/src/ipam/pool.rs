@@ -138,12 +138,24 @@ impl<'a> Pools<'a> {
         self.pools[index].ranges.iter().any(|range| range.first.is_ipv4() == is_v4)
     }
 
+    /// Whether all addresses of a family that a pool gives are known to be taken.
+    pub(super) fn is_spent(&self, index: PoolIndex, is_v4: bool) -> bool {
+        let Pool { ranges, v4, v6, .. } = &self.pools[index];
+        let cursor = if is_v4 { v4 } else { v6 };
+        cursor.range >= ranges.len()
+    }
+
     /// Returns how many addresses of MetalLB's pools are assigned, and how many are free.
     pub(super) fn uses(&self, assigned: impl Iterator<Item = IpAddr>) -> BTreeMap<ObjectName, PoolUse> {
         let mut counts = vec![[0_u64; 2]; self.pools.len()];
+        // What was given before it was left out is none of those that the pool gives.
+        let mut given = counts.clone();
         for address in assigned {
+            let family = usize::from(!address.is_ipv4());
+            let is_excluded = self.exclusion(address).is_some();
             for index in self.holding(address) {
-                counts[index][usize::from(!address.is_ipv4())] += 1;
+                counts[index][family] += 1;
+                given[index][family] += u64::from(!is_excluded && !self.avoids(index, address));
             }
         }
         let excluded = IpNet::aggregate(&self.cluster.policy.excluded);
@@ -152,12 +164,12 @@ impl<'a> Pools<'a> {
             let counts = ranges.map(|range| count(range, left_out(Some(spec)), &excluded));
             counts.fold(0_u64, |sum, count| sum.saturating_add(u64::try_from(count).unwrap_or(u64::MAX)))
         };
-        let of = |(pool, assigned): (&Pool<'_>, [u64; 2])| {
+        let of = |((pool, assigned), given): ((&Pool<'_>, [u64; 2]), [u64; 2])| {
             let spec = pool.spec?;
-            let free = |at: usize| size(spec, at == 0).saturating_sub(assigned[at]);
+            let free = |at: usize| size(spec, at == 0).saturating_sub(given[at]);
             Some((spec.meta.name.clone(), PoolUse { assigned, available: [free(0), free(1)] }))
         };
-        self.pools.iter().zip(counts).filter_map(of).collect()
+        self.pools.iter().zip(counts).zip(given).filter_map(of).collect()
     }
 
     /// Returns the rank of a pool: those that admit some only come first, then the chart's ranges.

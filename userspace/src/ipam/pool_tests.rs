@@ -9,7 +9,7 @@ use crate::model::cluster::{
 use crate::model::{Meta, Possession};
 use std::sync::Arc;
 
-const METALLB: &str = "metallb-system";
+pub(super) const METALLB: &str = "metallb-system";
 
 /// Adds a pool, which is changed by `change`.
 pub(super) fn pool(cluster: &mut Cluster, named: &str, ranges: &[&str], change: impl FnOnce(&mut PoolSpec)) {
@@ -41,11 +41,11 @@ pub(super) fn ask(cluster: &mut Cluster, service: &str, pool: Option<&str>) {
     Arc::make_mut(service.load_balancer.as_mut().unwrap()).from.pool = pool.map(Arc::from);
 }
 
-fn grant(cluster: &mut Cluster, service: &str, address: &str) {
+pub(super) fn grant(cluster: &mut Cluster, service: &str, address: &str) {
     cluster.possession.add_address(&object(Kind::Service, service), ip(address));
 }
 
-fn problem(cluster: &Cluster, service: &str) -> String {
+pub(super) fn problem(cluster: &Cluster, service: &str) -> String {
     assign(cluster).services[&name(service)].problem.clone().unwrap().to_string()
 }
 
@@ -131,7 +131,7 @@ fn addresses_of_both_families_come_from_one_pool() {
     assert_eq!(got_service(&cluster, "a/prefer"), "192.0.2.1");
     // As MetalLB does: both or nothing.
     assert_eq!(got_service(&cluster, "a/late"), "AddressNotAssigned");
-    expect_test::expect!["warning: Service a/late: spec.ipFamilies: all addresses of the installation's ranges are in use; add a range to the chart's values"]
+    expect_test::expect!["warning: Service a/late: spec.ipFamilies: no pool of the installation has free addresses of both families: it gets both or none; add ranges of both families to one pool, or ask for addresses by value"]
     .assert_eq(&problem(&cluster, "a/late"));
     // Of pools of one rank, one with both comes first; where there is none any more, one with what is needed.
     cluster.policy.ranges.clear();
