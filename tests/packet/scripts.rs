@@ -1,18 +1,30 @@
-//! Plays every script in `tests/script`, each as its own test.
+//! Plays every script in `tests/script`, each as its own test: by TCX alone, then with XDP in front of it. Bytes and reasons have to be the
+//! same, but that XDP counts what it answers as its own.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+use tests::script::Hooks;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("script")
 }
 
+/// Scripts without a SYN that XDP answers: it leaves those of TCP listeners to TCX.
+const BY_TCX: &[&str] = &["ecn_tcp_listener", "fast_open_tcp_listener", "half_open_rst"];
+/// A unit of time may end before any SYN of a script.
+const TRIES: u32 = 10;
+
 #[track_caller]
 fn play(name: &str) {
     tests::skip_without_root!();
-    if let Err(error) = tests::script::play(&folder().join(name).with_extension("pkt")) {
-        panic!("{error:#}");
-    }
+    let by = |hooks| {
+        let played = tests::script::play(&folder().join(name).with_extension("pkt"), hooks);
+        played.unwrap_or_else(|error| panic!("{hooks:?}: {error:#}"))
+    };
+    assert_eq!(by(Hooks::Tcx), 0);
+    let is_answered = (0..TRIES).any(|_| by(Hooks::XdpAndTcx) > 0);
+    assert_eq!(is_answered, !BY_TCX.contains(&name), "whether XDP answers a SYN of it");
 }
 
 macro_rules! scripts {

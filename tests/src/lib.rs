@@ -28,6 +28,7 @@ pub mod live_frames;
 mod burst;
 /// The programs: loaded, with filled maps, and run once per packet.
 pub mod program;
+mod front;
 /// Maps, programs and links that are pinned, as another program finds them.
 pub mod pinned;
 /// More flows than a test can open.

@@ -12,6 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, PerCpuArray, RingBuf};
+use aya::programs::links::FdLink;
 use aya::programs::{LinkOrder, Program, ProgramFd, ProgramInfo, SchedClassifier, TcAttach, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::event::{Expiry, ORDERS_MAX};
@@ -92,6 +93,8 @@ pub const PROGRAMS: [&str; 3] = ["ingress", "expire", "front"];
 pub struct Programs {
     pub world: World,
     pub(crate) ebpf: Ebpf,
+    /// `front` on the client's device, once it is attached.
+    pub(crate) front: Option<FdLink>,
     /// The number of possible CPUs.
     cpus: usize,
 }
@@ -151,7 +154,7 @@ impl Programs {
     fn inside(world: World, sizes: Sizes) -> Result<Self> {
         let ebpf = world.node.run(|| load(&object()?, sizes))?;
         let cpus = aya::util::nr_cpus().map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?;
-        let mut programs = Self { world, ebpf, cpus: cpus.get() as usize };
+        let mut programs = Self { world, ebpf, front: None, cpus: cpus.get() as usize };
         programs.fill_settings(sizes);
         Ok(programs)
     }

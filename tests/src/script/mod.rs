@@ -44,7 +44,7 @@ mod play;
 /// Formats packets as lines of a script.
 mod show;
 
-pub use play::play;
+pub use play::{Hooks, play};
 
 use common::reason::Reason;
 

@@ -22,6 +22,7 @@ const BOUNDARIES: &[Boundary] = &[
             "userspace/src/dataplane/",
             "tests/src/pinned.rs",
             "tests/src/program.rs",
+            "tests/src/front.rs",
             "tests/src/map_facts.rs",
             "tests/src/busy.rs",
             "common/src/maps/mod.rs",

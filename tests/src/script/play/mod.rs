@@ -26,13 +26,22 @@ use crate::packet::{Segment, flag};
 use crate::program::{Programs, Sizes};
 use crate::world::{DEVICES, Device};
 
+/// The programs that packets meet.
+mod hooks;
+
+pub use hooks::Hooks;
+
 /// MSS that the TLS listener announces.
 const MSS: u16 = 1440;
 
-/// Plays a script file with IPv4, then with IPv6; the error names file, line, and what arrived.
-pub fn play(file: &Path) -> Result<()> {
+/// Plays a script file with IPv4, then with IPv6; the error names file, line, and what arrived. Returns how many packets XDP answered.
+pub fn play(file: &Path, hooks: Hooks) -> Result<u64> {
     let sizes = Sizes::default();
     let mut programs = Programs::attached(sizes)?;
+    if hooks == Hooks::XdpAndTcx {
+        programs.attach_front()?;
+    }
+    let mut by_xdp = 0;
     programs.tls_with_one_route();
     programs.tcp_listener(DIRECT_PORT);
     // One segment size for both families, so that one script fits both.
@@ -54,13 +63,17 @@ pub fn play(file: &Path) -> Result<()> {
             arrived: [VecDeque::new(), VecDeque::new()],
             counted: BTreeMap::new(),
             aged: BTreeMap::new(),
+            hooks,
+            others: 0,
         };
         player.counted = player.programs.counters();
+        let before = player.by_xdp();
         player.file(file)?;
         player.quiet().with_context(|| format!("{}, {family:?}: at its end", file.display()))?;
+        by_xdp += player.by_xdp() - before - player.others;
         player.forget();
     }
-    Ok(())
+    Ok(by_xdp)
 }
 
 struct Player<'p> {
@@ -76,6 +89,9 @@ struct Player<'p> {
     /// For each flow, the seconds by which it is older than its entry says, and the `seen_secs` of that
     /// entry.
     aged: BTreeMap<ClientTuple, (u32, u32)>,
+    hooks: Hooks,
+    /// Packets that XDP answered and no line sent.
+    others: u64,
 }
 
 impl Player<'_> {
@@ -148,6 +164,12 @@ impl Player<'_> {
         self.quiet()?;
         let end = self.end(name)?;
         let (device, segment) = (end.device, end.segment(packet)?);
+        if self.hooks == Hooks::XdpAndTcx
+            && device == Device::Client
+            && segment.flags & (flag::SYN | flag::ACK) == flag::SYN
+        {
+            self.let_tcx_answer()?;
+        }
         self.programs.world.send(device, &segment.bytes()).context("sending")?;
         self.receive()
     }
@@ -257,11 +279,8 @@ impl Player<'_> {
 
     fn counts(&mut self, expected: &[(Reason, u64)]) -> Result<()> {
         let now = self.programs.counters();
-        let moved: Vec<(Reason, u64)> = now
-            .iter()
-            .map(|(reason, count)| (*reason, count - self.counted[reason]))
-            .filter(|(_, moved)| *moved != 0)
-            .collect();
+        let moved =
+            hooks::as_tcx_counts(now.iter().map(|(reason, count)| (*reason, count - self.counted[reason])));
         self.counted = now;
         let mut expected = expected.to_vec();
         expected.sort_unstable();
