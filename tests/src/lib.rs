@@ -28,11 +28,14 @@ pub mod live_frames;
 mod burst;
 /// The programs: loaded, with filled maps, and run once per packet.
 pub mod program;
+/// XDP in front of TCX in that network.
 mod front;
 /// Maps, programs and links that are pinned, as another program finds them.
 pub mod pinned;
 /// More flows than a test can open.
 pub mod copies;
+/// Millions of flows in the maps of a daemon.
+pub mod written;
 /// The end of threads.
 pub mod stop;
 /// Two packets at the same moment, on two CPUs.

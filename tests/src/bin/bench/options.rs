@@ -8,16 +8,24 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::rounds::Effort;
 
 const USAGE: &str = "\
-bench [--only NAME]... [--rounds N] [--quick] [--against BINARY] [--write]
+bench [--only NAME]... [--rounds N] [--quick] [--flows N] [--against BINARY] [--write]
   --only NAME   only workloads whose names begin so: connect, connect-long, ask, latency, bulk-down, bulk-up, names,
-                memory, load, load-million, load-yaml, change, kill, remove, answer
+                memory, load, load-million, load-yaml, change, kill, remove, answer, flood,
+                flows
   --rounds N    rounds in which all systems take their turn (40)
   --quick       two short rounds of ours and plain forwarding: shows that it works, not how fast
+  --flows N     flows in the maps for `flows` (10,000,000; with --quick 200,000)
   --against BINARY
                 an old build of ours as one more system, `old`, in place of the peers: the ratio new/old of each workload
                 from connect to bulk-up, with its 95 % interval
   --write       also writes tests/bench/RESULTS.md, its chart, and the summary in README.md; not with --only or --against
 ";
+
+/// Flows in the maps for workload `flows`, if the command line does not say how many.
+const FLOWS: u32 = 10_000_000;
+const FLOWS_QUICK: u32 = 200_000;
+/// How many there may be: enough for those that are removed, and what `maxFlows` allows with room for more.
+const FLOWS_ALLOWED: std::ops::RangeInclusive<u32> = 100_000..=12_000_000;
 
 /// The options of a run.
 pub(crate) struct Options {
@@ -30,9 +38,9 @@ pub(crate) struct Options {
 pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options> {
     // Many short rounds: a machine's speed changes from second to second, and ratios are taken within a
     // round.
-    let effort = Effort { rounds: 40, milliseconds: 300, quick: false, against: None };
+    let effort = Effort { rounds: 40, milliseconds: 300, quick: false, flows: FLOWS, against: None };
     let mut options = Options { only: Vec::new(), effort, write: false };
-    let (mut rounds, mut against) = (None, None);
+    let (mut rounds, mut flows, mut against) = (None, None, None);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--only" => options.only.push(arguments.next().context("--only which?")?),
@@ -41,7 +49,22 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option
                 let number: usize = text.parse().with_context(|| format!("--rounds {text}"))?;
                 rounds = Some(number.max(1));
             }
-            "--quick" => options.effort = Effort { rounds: 2, milliseconds: 200, quick: true, against: None },
+            "--quick" => {
+                options.effort =
+                    Effort { rounds: 2, milliseconds: 200, quick: true, flows: FLOWS_QUICK, against: None };
+            }
+            "--flows" => {
+                let text = arguments.next().context("--flows how many?")?;
+                let number: u32 =
+                    text.replace([',', '_'], "").parse().with_context(|| format!("--flows {text}"))?;
+                ensure!(
+                    FLOWS_ALLOWED.contains(&number),
+                    "--flows {text}: from {} to {}",
+                    FLOWS_ALLOWED.start(),
+                    FLOWS_ALLOWED.end()
+                );
+                flows = Some(number);
+            }
             "--against" => {
                 let text = arguments.next().context("--against which binary?")?;
                 against = Some(executable(Path::new(&text))?);
@@ -51,6 +74,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option
         }
     }
     options.effort.rounds = rounds.unwrap_or(options.effort.rounds);
+    options.effort.flows = flows.unwrap_or(options.effort.flows);
     options.effort.against = against;
     if options.write && (!options.only.is_empty() || options.effort.against.is_some()) {
         bail!("--write replaces the whole table: not with --only or --against\n{USAGE}");
@@ -79,6 +103,12 @@ mod tests {
         assert_eq!((told.effort.rounds, told.effort.milliseconds, told.write), (3, 200, false));
         assert_eq!(of("").unwrap().effort.rounds, 40);
         assert!(of("--rounds many").is_err() && of("--all").is_err());
+        assert_eq!(
+            ["", "--quick", "--quick --flows 300,000", "--flows 12000000 --quick"]
+                .map(|text| of(text).unwrap().effort.flows),
+            [10_000_000, 200_000, 300_000, 12_000_000]
+        );
+        assert!(of("--flows 99999").is_err() && of("--flows 12000001").is_err() && of("--flows").is_err());
         assert!(of("--write").unwrap().write && of("--only kill --write").is_err());
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Effort {
     pub(crate) milliseconds: u64,
     /// Measure only Vestibule and plain forwarding.
     pub(crate) quick: bool,
+    /// Flows in the maps for workload `flows`.
+    pub(crate) flows: u32,
     /// An old build of Vestibule to measure too, in place of the peers.
     pub(crate) against: Option<PathBuf>,
 }
@@ -92,16 +94,26 @@ fn order(round: usize, count: usize) -> Vec<usize> {
     places
 }
 
-/// Runs `work` on each of the benches in turn, `rounds` times after one warm-up round.
+/// Checks the benches, then runs `work` on each of them in turn, `rounds` times after one warm-up round.
 pub(crate) fn by_turns(
     benches: &mut [&mut Bench],
     effort: &Effort,
-    mut work: impl FnMut(&mut Bench, u32) -> Result<Report>,
+    work: impl FnMut(&mut Bench, u32) -> Result<Report>,
     figure: impl Fn(&Report, Used) -> f64,
 ) -> Result<Vec<Series>> {
     for bench in benches.iter_mut() {
         bench.check_congestion_control()?;
     }
+    turns(benches, effort, work, figure)
+}
+
+/// Same as [`by_turns`] for benches that have been checked: their clients may hold connections.
+pub(crate) fn turns(
+    benches: &mut [&mut Bench],
+    effort: &Effort,
+    mut work: impl FnMut(&mut Bench, u32) -> Result<Report>,
+    figure: impl Fn(&Report, Used) -> f64,
+) -> Result<Vec<Series>> {
     let daemons = cpu::softirq_daemons();
     let name = |bench: &&mut Bench| bench.name();
     let empty = |name| Series { name, figures: vec![], foreign: vec![], errors: BTreeMap::new(), done: 0 };

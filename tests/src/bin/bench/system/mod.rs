@@ -110,6 +110,14 @@ impl Bench {
         Self::made(system, profile, tenants, servers, None)
     }
 
+    /// A bench of ours with this file in place of the usual one.
+    pub(crate) fn with_text(profile: Profile, tenants: u32, servers: u32, text: &str) -> Result<Self> {
+        let rig = Rig::new(profile, servers)?;
+        let daemon = vestibule::start_with(&rig.node, text).context("starting vestibule")?;
+        let balancer = Balancer::Vestibule(Box::new(daemon));
+        Ok(Self { system: System::Vestibule, tenants, title: None, balancer, rig })
+    }
+
     /// `build` is the old binary, if the system is ours and is not the build under test.
     fn made(
         system: System,

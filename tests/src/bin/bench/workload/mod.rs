@@ -14,6 +14,10 @@ mod answered;
 mod killed;
 /// What many connections depend on is removed.
 mod removed;
+/// Clients beside a flood of SYNs.
+mod flooded;
+/// Millions of flows in the maps.
+mod flows;
 
 use anyhow::{Result, ensure};
 
@@ -26,7 +30,7 @@ type Workload = (&'static str, fn(&Effort) -> Result<Vec<Row>>);
 /// The number of [`WORKLOADS`], from the first, that all systems carry, including an old build.
 const CARRIED: usize = 6;
 
-const WORKLOADS: [Workload; 15] = [
+const WORKLOADS: [Workload; 17] = [
     ("connect", carried::connect),
     ("connect-long", carried::connect_long),
     ("ask", carried::ask),
@@ -42,6 +46,8 @@ const WORKLOADS: [Workload; 15] = [
     ("kill", killed::measure),
     ("remove", removed::measure),
     ("answer", answered::measure),
+    ("flood", flooded::measure),
+    ("flows", flows::measure),
 ];
 
 /// Runs all workloads, or those whose names begin with one of `only`.
@@ -51,6 +57,10 @@ pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Row>> {
     let known: Vec<&str> = workloads.iter().map(|(name, _)| *name).collect();
     for wanted in only {
         ensure!(known.iter().any(|name| name.starts_with(wanted.as_str())), "{wanted} is none of {known:?}");
+    }
+    // Before hours of work.
+    if workloads.iter().any(|(name, _)| *name == "flows" && chosen(name)) {
+        flows::check_memory(effort)?;
     }
     let mut rows = Vec::new();
     for (name, work) in workloads.iter().filter(|(name, _)| chosen(name)) {
@@ -94,7 +104,7 @@ mod tests {
             eprintln!("SKIPPED: needs the optimised `load` (LOAD_BIN), as `cargo xtask bench` builds it");
             return;
         }
-        let effort = Effort { rounds: 2, milliseconds: 200, quick: true, against: None };
+        let effort = Effort { rounds: 2, milliseconds: 200, quick: true, flows: 0, against: None };
         let rows = run(&["ask".to_owned()], &effort).unwrap();
         assert_eq!(rows.len(), 2);
         assert!(rows.iter().all(|row| row.failures == 0 && row.value.is_some_and(|value| value.value > 0.0)));
@@ -111,7 +121,7 @@ mod tests {
     fn an_old_build_takes_part_only_in_what_all_carry() {
         assert_eq!((WORKLOADS[0].0, WORKLOADS[CARRIED - 1].0), ("connect", "bulk-up"));
         let against = Some("/nowhere/vestibule".into());
-        let effort = Effort { rounds: 2, milliseconds: 200, quick: true, against };
+        let effort = Effort { rounds: 2, milliseconds: 200, quick: true, flows: 0, against };
         let refused = run(&["names".to_owned()], &effort).unwrap_err().to_string();
         assert!(refused.contains("names is none of"), "{refused}");
     }

@@ -82,7 +82,7 @@ fn loaded(routes: u32, format: Format, times: u32, seconds: f64) -> Result<Vec<R
 }
 
 /// Returns the peak resident memory of the daemon so far, in gigabytes.
-fn most_memory(daemon: &Daemon) -> Result<f64> {
+pub(super) fn most_memory(daemon: &Daemon) -> Result<f64> {
     let pid = daemon.pid().context("the daemon runs")?;
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;

@@ -1,0 +1,214 @@
+//! What a client's connection takes beside a flood of SYNs: with TCX alone, and with XDP in front of it.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use ::tests::addresses::{BACKEND_PORT, Family, TLS_PORT, server_name};
+use ::tests::config::Config;
+use ::tests::daemon::Daemon;
+use ::tests::hello::hello;
+use ::tests::live_frames::{self, Every};
+use ::tests::net::{End, Namespace, veth};
+use ::tests::offload;
+use ::tests::packet::segment;
+use ::tests::server::read_line;
+use ::tests::stop::Stop;
+use ::tests::tls;
+use ::tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
+use anyhow::{Context, Result, ensure};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use super::grouped;
+use crate::rounds::Effort;
+use crate::stats::Median;
+use crate::table::{Row, Target};
+
+/// The rate of a flood, in SYNs a second.
+const RATE: u32 = 300_000;
+/// The part of them that must have been answered.
+const REACHED: f64 = 0.8;
+/// How often that many are sent at once.
+const EACH: Duration = Duration::from_millis(5);
+/// Frames that are sent at once without a rate.
+const AT_ONCE: u32 = 20_000;
+/// The balancer's device towards the forger.
+const DEVICE: &str = "forger";
+
+/// Whether XDP is in front, and the rate of the flood; `None`: as many as one CPU sends.
+const FLOODS: [(bool, Option<u32>); 4] =
+    [(false, Some(RATE)), (true, Some(RATE)), (false, None), (true, None)];
+
+pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
+    let lab = Lab::with(&Options { servers: false, ..Options::default() })?;
+    let _echoes = lab.echo_servers(BACKEND_PORT)?;
+    let forger = Namespace::new("forger")?;
+    let near = End { namespace: &lab.balancer, device: DEVICE, addresses: &["10.96.0.1/24"] };
+    veth(near, End { namespace: &forger, device: UPLINK, addresses: &["10.96.0.2/24"] }, 1500)?;
+    // Answers go back to the forger; the daemon serves the devices of default routes.
+    lab.balancer.ip("route add 10.98.0.0/16 via 10.96.0.2\nroute add default via 10.96.0.2 metric 500\n")?;
+    // On the other end of a veth, answers of either hook are taken alike.
+    let _ends = [Every::drops(&forger, UPLINK)?, Every::passes(&lab.client, UPLINK)?];
+    let [a, b, c, d, e, f] = forger.mac(UPLINK)?;
+    lab.balancer.ip(&format!(
+        "neigh replace 10.96.0.2 lladdr {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} dev {DEVICE} nud permanent\n"
+    ))?;
+    let from = std::net::SocketAddr::from(([10, 98, 0, 1], 40_000));
+    let frame = segment(from, lab.vip(Family::V4, TLS_PORT))
+        .ethernet(lab.balancer.mac(DEVICE)?, forger.mac(UPLINK)?)
+        .syn(7)
+        .linux_syn_options(1460, 5, 7)
+        .bytes();
+    let count = if effort.quick { 100 } else { 2_000 };
+    let mut rows = Vec::new();
+    for (with_xdp, rate) in FLOODS {
+        let mut config = Config::lab();
+        config.settings.xdp_devices = with_xdp.then(|| vec![DEVICE.to_owned(), CLIENT_DEVICE.to_owned()]);
+        // Without a program of ours, the device takes these frames only if it puts segments together (GRO).
+        offload::set_aggregation(&lab.balancer, DEVICE, true)?;
+        let daemon = lab.vestibule(&config)?;
+        let (mut met, answered) = flood(&daemon, &forger, &frame, rate, || met(&lab, count))?;
+        met.answered = answered;
+        rows.extend(met.rows(with_xdp, rate));
+    }
+    Ok(rows)
+}
+
+/// What a client met.
+struct Met {
+    /// Seconds from `connect` until the connection was established.
+    times: Vec<f64>,
+    failures: BTreeMap<String, u64>,
+    /// SYNs of the flood that were answered each second.
+    answered: f64,
+}
+
+/// Connects again and again, each time until the backend has answered a hello.
+fn met(lab: &Lab, count: u32) -> Met {
+    let (mut times, mut failures) = (Vec::new(), BTreeMap::<String, u64>::new());
+    let vip = lab.vip(Family::V4, TLS_PORT);
+    let bytes = hello().name(server_name(0)).bytes();
+    for _ in 0..count {
+        let begun = Instant::now();
+        let connection = lab.client.run(|| tls::dial(vip));
+        times.push(begun.elapsed().as_secs_f64());
+        let reached = connection.map_err(anyhow::Error::from).and_then(|stream| {
+            (&stream).write_all(&bytes)?;
+            let name = read_line(&mut &stream)?.context("ended without an answer")?;
+            ensure!(name.starts_with("tenant-a"), "answered by {name}");
+            Ok(())
+        });
+        if let Err(error) = reached {
+            *failures.entry(format!("{error:#}")).or_default() += 1;
+        }
+        sleep(Duration::from_millis(2));
+    }
+    Met { times, failures, answered: 0.0 }
+}
+
+/// Floods while `story` runs. Returns what it returns, and how many SYNs were answered each second.
+fn flood<T: Send>(
+    daemon: &Daemon,
+    forger: &Namespace,
+    frame: &[u8],
+    rate: Option<u32>,
+    story: impl FnOnce() -> T + Send,
+) -> Result<(T, f64)> {
+    let index = forger.ifindex(UPLINK)?;
+    let over = AtomicBool::new(false);
+    let answered = || -> Result<u64> {
+        let counted = daemon.reasons()?;
+        Ok(["SynAnswered", "XdpAnswered"].iter().filter_map(|reason| counted.get(*reason)).sum())
+    };
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| forger.run(|| send(index, frame, rate, &over)));
+        let stop = Stop(&over);
+        // Until the flood has what it can take.
+        sleep(Duration::from_millis(500));
+        let (before, begun) = (answered()?, Instant::now());
+        let told = story();
+        let each_second = (answered()? - before) as f64 / begun.elapsed().as_secs_f64();
+        drop(stop);
+        sender.join().map_err(|_| anyhow::anyhow!("the flood ended early"))??;
+        Ok((told, each_second))
+    })
+}
+
+/// Sends frames on one CPU until it is over.
+fn send(index: u32, frame: &[u8], rate: Option<u32>, over: &AtomicBool) -> Result<()> {
+    let mut one = CpuSet::new();
+    one.set(0)?;
+    sched_setaffinity(Pid::from_raw(0), &one)?;
+    let (begun, mut sent) = (Instant::now(), 0_u64);
+    while !over.load(Ordering::Relaxed) {
+        let due = rate.map(|rate| (begun.elapsed().as_secs_f64() * f64::from(rate)) as u64);
+        match due {
+            None => live_frames::send(index, frame, AT_ONCE)?,
+            Some(due) if due > sent => {
+                live_frames::send(index, frame, (due - sent).min(AT_ONCE.into()) as u32)?;
+                sent = due;
+            }
+            Some(_) => {}
+        }
+        if due.is_some() {
+            sleep(EACH);
+        }
+    }
+    Ok(())
+}
+
+impl Met {
+    /// Returns a row of the median and one of the 99th percentile, in milliseconds.
+    fn rows(&self, with_xdp: bool, rate: Option<u32>) -> [Row; 2] {
+        // A flood that others kept from its rate shows nothing.
+        let is_flood = rate.is_none_or(|rate| self.answered > REACHED * f64::from(rate));
+        let rate = rate.map_or_else(
+            || "as many SYN as a CPU sends".to_owned(),
+            |rate| format!("{} SYN/s", grouped(rate.into())),
+        );
+        let times: Vec<f64> = self.times.iter().map(|time| time * 1e3).collect();
+        let mut sorted = times.clone();
+        sorted.sort_by(f64::total_cmp);
+        let late = sorted.get(sorted.len() * 99 / 100).copied().unwrap_or(f64::NAN);
+        let failures: u64 = self.failures.values().sum();
+        let wrong: String = self.failures.iter().map(|(what, times)| format!("; {times} x {what}")).collect();
+        let row = |what: &str, value: Median, most: f64| Row {
+            workload: format!("connect beside {rate}, {what}, ms"),
+            system: if with_xdp { "vestibule, XDP" } else { "vestibule, TCX" }.to_owned(),
+            figure: format!("{:.2} ms", value.value),
+            value: Some(value),
+            target: is_flood.then_some(Target::AtMost(most)),
+            failures,
+            note: format!(
+                "{} answered a second; {failures} of {} connections failed{wrong}",
+                grouped(self.answered),
+                times.len()
+            ),
+        };
+        let late = Median { value: late, low: late, high: late };
+        [row("median", Median::of(&times), 1.0), row("99th percentile", late, 10.0)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_late_connection_in_a_hundred_is_the_99th_percentile() {
+        let mut times = vec![0.0003; 198];
+        times.extend([0.011, 0.012]);
+        let met = Met { times, failures: [("refused".to_owned(), 2)].into(), answered: 299_000.0 };
+        let [median, late] = met.rows(true, Some(RATE));
+        assert_eq!((median.figure.as_str(), late.figure.as_str()), ("0.30 ms", "11.00 ms"));
+        assert!(median.target.is_some());
+        let slow = Met { answered: 200_000.0, ..met };
+        assert!(slow.rows(true, Some(RATE)).iter().all(|row| row.target.is_none()), "no flood");
+        assert!(slow.rows(true, None).iter().all(|row| row.target.is_some()));
+        assert_eq!((median.failures, median.system.as_str()), (2, "vestibule, XDP"));
+        assert_eq!(late.note, "299,000 answered a second; 2 of 200 connections failed; 2 x refused");
+    }
+}

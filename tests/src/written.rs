@@ -1,0 +1,220 @@
+//! Millions of flows, written to the maps of a daemon that runs: copies of its open connections with tuples drawn from a seed.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
+
+use anyhow::{Context, Result, ensure};
+use common::maps::address::Port;
+use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow, Reply};
+use common::maps::source::{Share, ShareKey};
+use userspace::dataplane::maps::Maps;
+use userspace::dataplane::read::now_secs;
+
+/// The clients' addresses, which are those of [`crate::copies::own_clients`], and the ports of each.
+const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 0);
+const PORT_BITS: u32 = 14;
+/// Bits of the number of a flow: 1,024 clients, and 16,384 ports of each.
+const BITS: u32 = 24;
+const FIRST_PORT: u32 = 1024;
+
+/// Source ports of a backend for each of our addresses, as the daemon sets them by default, and how many are taken of them at most: of
+/// more, some would be made to end.
+const SOURCE_PORTS: Range<u32> = 1024..30_000;
+const TAKEN_MAX: u32 = 20_000;
+/// A step that meets each of them once.
+const STEP: u64 = 7_919;
+
+/// Flows that are written by one system call.
+const AT_ONCE: usize = 32_768;
+/// The longest time that a flow has had no packet, in seconds.
+const IDLE_MAX: u32 = 3_600;
+
+/// Draws tuples: the same ones from the same seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw(u32);
+
+impl Draw {
+    /// Draws from this seed.
+    pub fn new(seed: u32) -> Self {
+        Self(seed)
+    }
+
+    /// Returns another number of as many bits for each number.
+    fn mixed(self, number: u32) -> u32 {
+        const MASK: u32 = (1 << BITS) - 1;
+        let mut mixed = number & MASK;
+        // Each step can be undone, so that no two numbers become the same.
+        for (round, odd) in [0x00b5_297a_u32 | 1, 0x0068_e31d, 0x001b_56c5].into_iter().enumerate() {
+            mixed = mixed.wrapping_mul(odd).wrapping_add(self.0.rotate_left(8 * round as u32)) & MASK;
+            mixed ^= mixed >> 11;
+        }
+        mixed
+    }
+
+    /// Returns address and port of the client of a flow.
+    fn client(self, number: u32) -> (Ipv4Addr, u16) {
+        let mixed = self.mixed(number);
+        let port = FIRST_PORT + (mixed & ((1 << PORT_BITS) - 1));
+        (Ipv4Addr::from(u32::from(CLIENTS) + (mixed >> PORT_BITS)), port as u16)
+    }
+
+    /// Returns a number below `most` for a flow.
+    fn below(self, number: u32, most: u32) -> u32 {
+        let mixed = Self(self.0 ^ 0x5bd1_e995).mixed(number);
+        ((u64::from(mixed) * u64::from(most)) >> BITS) as u32
+    }
+
+    /// Returns the source port that is taken at this turn.
+    fn source_port(self, turn: u32) -> u16 {
+        let all = u64::from(SOURCE_PORTS.end - SOURCE_PORTS.start);
+        (u64::from(SOURCE_PORTS.start) + (u64::from(turn) * STEP + u64::from(self.0)) % all) as u16
+    }
+}
+
+/// One backend, whose flows are copies of its open connection.
+#[derive(Debug)]
+struct Model {
+    client: ClientTuple,
+    flow: Flow,
+    /// The source ports of its open connections.
+    used: HashSet<u16>,
+    /// Turns of source ports that are over.
+    turn: u32,
+    /// Flows written.
+    count: u32,
+}
+
+impl Model {
+    /// Returns a four-tuple towards the backend that nobody has. Further sources than the connection's own are addresses after it.
+    fn nat(&mut self, draw: Draw) -> BackendTuple {
+        loop {
+            let (source, turn) = (self.turn / TAKEN_MAX, self.turn % TAKEN_MAX);
+            self.turn += 1;
+            let port = draw.source_port(turn);
+            if source > 0 || !self.used.contains(&port) {
+                let mut nat = self.flow.nat;
+                nat.source.bytes[15] += if source == 0 { 0 } else { 100 + source as u8 };
+                nat.source_port = Port::new(port);
+                return nat;
+            }
+        }
+    }
+}
+
+/// What was written.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Flows by the address of their client.
+    pub by_client: HashMap<Ipv4Addr, u32>,
+}
+
+/// Writes `count` flows with their NAT entries, and counts them to routes and sources. There must be an open connection to each backend
+/// port from `first` on, of `backends`. Of the flows, `behind` belong to each of the first two backends, the rest to any of the others.
+pub fn write(maps: &Maps, draw: Draw, first: u16, backends: u32, behind: u32, count: u32) -> Result<Written> {
+    ensure!(count < 1 << BITS && backends > 2 && 2 * behind < count, "{count} flows of {backends} backends");
+    let mut models = models(maps, first, backends)?;
+    let mut written = Written::default();
+    let mut shares: HashMap<ShareKey, u32> = HashMap::new();
+    let now = now_secs();
+    let (mut nats, mut flows) = (Vec::with_capacity(AT_ONCE), Vec::with_capacity(AT_ONCE));
+    for number in 0..count {
+        let backend = match number {
+            number if number < 2 * behind => number / behind,
+            number => 2 + draw.below(number, backends - 2),
+        };
+        let model = &mut models[backend as usize];
+        let (address, port) = draw.client(number);
+        let client = ClientTuple {
+            client: IpAddr::from(address).into(),
+            client_port: Port::new(port),
+            ..model.client
+        };
+        let nat = model.nat(draw);
+        let seen_secs = now - draw.below(number ^ 0x00ff_00ff, IDLE_MAX.min(now));
+        nats.push((nat, Reply::to(&client, model.flow.connection.generation)));
+        flows.push((client, Flow { nat, seen_secs, ..model.flow }));
+        model.count += 1;
+        *written.by_client.entry(address).or_default() += 1;
+        *shares.entry(ShareKey::of(&client, model.flow.connection.route)).or_default() += 1;
+        if flows.len() == AT_ONCE || number + 1 == count {
+            maps.nats.put_all(&nats)?;
+            maps.flows.put_all(&flows)?;
+            nats.clear();
+            flows.clear();
+        }
+    }
+    let shares: Vec<_> =
+        shares.into_iter().map(|(key, flows)| (key, Share { flows, connecting: 0 })).collect();
+    for some in shares.chunks(AT_ONCE) {
+        maps.shares.put_all(some)?;
+    }
+    for model in models {
+        let route = model.flow.connection.route;
+        let mut counters = maps.route_counters.look_up(&route)?.context("the route has no counters")?;
+        counters.flows += model.count;
+        maps.route_counters.put(&route, &counters)?;
+    }
+    Ok(written)
+}
+
+/// Finds an open connection to each backend.
+fn models(maps: &Maps, first: u16, backends: u32) -> Result<Vec<Model>> {
+    let mut found: Vec<Option<Model>> = (0..backends).map(|_| None).collect();
+    maps.flows.walk(|client, flow| {
+        let place = usize::from(flow.nat.backend_port.number().wrapping_sub(first));
+        if flow.connection.state == FLOW_ESTABLISHED
+            && let Some(model) = found.get_mut(place)
+        {
+            let new = || Model { client: *client, flow: *flow, used: HashSet::new(), turn: 0, count: 0 };
+            model.get_or_insert_with(new).used.insert(flow.nat.source_port.number());
+        }
+    })?;
+    let missing = found.iter().filter(|model| model.is_none()).count();
+    ensure!(missing == 0, "{missing} of {backends} backends have no open connection");
+    Ok(found.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_flows_have_one_client() {
+        for seed in [0, 1, 0xdead_beef] {
+            let mut seen = vec![false; 1 << BITS];
+            for number in 0..1 << BITS {
+                let mixed = Draw::new(seed).mixed(number) as usize;
+                assert!(!std::mem::replace(&mut seen[mixed], true), "{number} from {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn tuples_are_drawn_from_the_seed() {
+        let clients = |seed| (0..1_000).map(|number| Draw::new(seed).client(number)).collect::<Vec<_>>();
+        assert_eq!(clients(7), clients(7));
+        assert_ne!(clients(7), clients(8));
+        let addresses: HashSet<_> = (0..100_000).map(|number| Draw::new(7).client(number).0).collect();
+        assert_eq!(addresses.len(), 1 << (BITS - PORT_BITS));
+        let parts: Vec<u32> = (0..100_000).map(|number| Draw::new(7).below(number, 10)).collect();
+        for part in 0..10 {
+            let count = parts.iter().filter(|drawn| **drawn == part).count();
+            assert!((8_000..12_000).contains(&count), "{count} of {part}");
+        }
+    }
+
+    #[test]
+    fn a_backend_takes_each_source_port_once() {
+        let nat =
+            BackendTuple { source_port: Port::new(Draw::new(7).source_port(3)), ..BackendTuple::zeroed() };
+        let flow = Flow { nat, ..Flow::zeroed() };
+        let used = HashSet::from([nat.source_port.number()]);
+        let mut model = Model { client: ClientTuple::zeroed(), flow, used, turn: 0, count: 0 };
+        let taken: HashSet<_> = (0..100_000).map(|_| model.nat(Draw::new(7))).collect();
+        assert!(taken.len() == 100_000 && !taken.contains(&nat), "none twice, and none that is open");
+        let own = taken.iter().filter(|taken| taken.source == nat.source);
+        assert_eq!(own.count() as u32, TAKEN_MAX - 1);
+        assert!(taken.iter().all(|taken| SOURCE_PORTS.contains(&taken.source_port.number().into())));
+    }
+}
