@@ -75,5 +75,10 @@ fn alerts_say_how_bad_it_is_and_what_to_do() {
         for text in ["summary", "description"] {
             assert!(rule["annotations"][text].as_str().is_some_and(|text| text.len() > 10), "{rule}");
         }
+        let (document, section) = rule["annotations"]["runbook"].as_str().unwrap().split_once('#').unwrap();
+        let document = fs::read_to_string(root(document)).unwrap();
+        let mut headings = document.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(' '));
+        let is_it = |heading: &str| heading.to_lowercase().replace(' ', "-") == section;
+        assert!(headings.any(is_it), "{section}: {rule}");
     }
 }
