@@ -476,8 +476,11 @@ fn an_order_that_is_out_of_date_does_nothing() {
         let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
         let backend = Backend::of(&sent(&outcome));
         backend.accept(&mut programs);
-        assert_nothing_there(&mut programs, client.dial, Reason::ExpireHello);
-        assert!(client.waiting(&programs).is_some());
+        let kept = client.waiting(&programs);
+        for reason in [Reason::ExpireHello, Reason::ConnectAgain] {
+            assert_nothing_there(&mut programs, client.dial, reason);
+            assert!(kept.is_some() && client.waiting(&programs) == kept, "{reason:?}");
+        }
         // The evicted hello belonged to an earlier connection; this flow still has all its bytes.
         assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);
         let outcome = backend.give(&mut programs, &backend.at(0, HELLO));
