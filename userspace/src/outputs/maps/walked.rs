@@ -15,6 +15,8 @@ pub(super) fn every_secs(settings: &Settings) -> u32 {
 
 /// A check of all flows that takes less is not put off.
 const SHORT: Duration = Duration::from_millis(10);
+/// The longest time that one is put off.
+const REST_MAX: Duration = Duration::from_secs(60);
 
 /// The last check of all flows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,9 +34,10 @@ impl Walked {
     }
 
     /// Whether the next check does not take too much of a CPU: one in thirty seconds of it, if no more than time limits depend on it, or
-    /// one in three, in a crowded map.
+    /// one in three, in a crowded map. It is never put off for longer than a minute: where others have the CPUs, a check takes long, and
+    /// little of them.
     pub(super) fn allows(&self, is_time: bool) -> bool {
-        let rest = self.took * if is_time { 29 } else { 2 };
+        let rest = (self.took * if is_time { 29 } else { 2 }).min(REST_MAX);
         self.took < SHORT || self.ended.is_none_or(|ended| ended.elapsed() >= rest)
     }
 }
@@ -53,6 +56,10 @@ mod tests {
         assert!(Walked::default().allows(true));
         assert!(walked(9, 0).allows(true), "a short one is not");
         assert!(!walked(100, 2_800).allows(true) && walked(100, 2_900).allows(true));
+        assert!(
+            !walked(9_000, 59_000).allows(true) && walked(9_000, 60_000).allows(true),
+            "a minute is enough"
+        );
         assert!(!walked(100, 150).allows(false) && walked(100, 200).allows(false));
     }
 }
