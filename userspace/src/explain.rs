@@ -89,7 +89,9 @@ impl From<admit::Rule> for Bound {
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
     /// There is no listener at all.
-    #[error("there is no listener")]
+    #[error(
+        "there is no listener; `vestibule routes` shows what is configured, and in a cluster `vestibule claims` what was granted"
+    )]
     NoListener,
     /// No listener has the name.
     #[error("there is no listener {name:?}; {remedy}")]
@@ -506,7 +508,8 @@ routes:
         };
         expect![[r#"there is no listener "share"; did you mean "shared"?"#]]
             .assert_eq(&error(&world, Some("share")));
-        expect!["there is no listener"].assert_eq(&error(&MapsImage::default(), None));
+        expect!["there is no listener; `vestibule routes` shows what is configured, and in a cluster `vestibule claims` what was granted"]
+            .assert_eq(&error(&MapsImage::default(), None));
         let two = FILE.replace("protocol: TCP", "protocol: TLS");
         expect!["which listener? Say --listener and one of: direct, shared"]
             .assert_eq(&error(&image_of(&judge(&two, &NodeFacts::default()).0), None));

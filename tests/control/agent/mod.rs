@@ -18,6 +18,8 @@ mod announced;
 mod drift;
 /// One agent takes over from another.
 mod handover;
+/// Maps of another version.
+mod other_maps;
 /// The node's port of `/metrics`.
 mod port;
 /// Ten thousand routes.

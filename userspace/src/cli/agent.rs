@@ -38,7 +38,7 @@ pub(super) struct Args {
     /// Log format.
     #[arg(long, value_enum, default_value_t = super::LogFormat::Text)]
     log_format: super::LogFormat,
-    /// Port of /metrics, /readyz and /livez, bound only by the writer; 0: none.
+    /// Port of /metrics, /readyz and /livez, served by the writer, or by a waiting agent if there is none; 0: none.
     #[arg(long, value_name = "PORT", default_value_t = 9120)]
     metrics_port: u16,
     #[command(flatten)]
@@ -61,7 +61,8 @@ enum PerRoute {
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn run(asked: Args, pins: PathBuf) -> Result<ExitCode> {
     super::log(asked.log_format);
-    let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));
+    let variable =
+        |name: &str| std::env::var(name).with_context(|| super::in_a_pod(name, "DaemonSet vestibule-agent"));
     let options = Options {
         config: asked.config,
         file: asked.file,

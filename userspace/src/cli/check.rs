@@ -12,10 +12,17 @@ use crate::model::{NodeFacts, Settings};
 use crate::net::sysctl;
 use crate::sources::check;
 
-pub(super) fn show(path: &Path) -> Result<ExitCode> {
-    let node = NodeFacts { local_ports: sysctl::local_port_range(), ..NodeFacts::default() };
-    let report = check::check(path, &node);
+pub(super) fn show(path: &Path, is_chart: bool) -> Result<ExitCode> {
+    let report = if is_chart {
+        check::check_chart(path)
+    } else {
+        let node = NodeFacts { local_ports: sysctl::local_port_range(), ..NodeFacts::default() };
+        check::check(path, &node)
+    };
     print::line(&report)?;
+    if !is_chart && !report.is_usable() && check::check_chart(path).is_usable() {
+        print::line(&"as the chart's file it can be used: `vestibule check --chart`")?;
+    }
     if let Some(settings) = report.settings() {
         print::line(&text(memory::of(OBJECT, settings.into())?, settings, memory::available()))?;
     }

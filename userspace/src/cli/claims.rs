@@ -25,7 +25,13 @@ pub(super) struct Args {
 
 /// Prints Claims with the nodes that hold them.
 pub(super) fn show(asked: &Args) -> Result<()> {
-    let namespace = std::env::var("POD_NAMESPACE").context("environment variable POD_NAMESPACE")?;
+    let variable = "POD_NAMESPACE";
+    let namespace = std::env::var(variable).with_context(|| {
+        format!(
+            "environment variable {variable}: run it in a pod of the controller: kubectl -n NAMESPACE exec deploy/vestibule-controller -- \
+             vestibule claims"
+        )
+    })?;
     let all = holders::read(&namespace, LIMIT).context("reading Claims, Leases and NodeStates")?;
     let wanted = all.iter().filter(|holders| !asked.missing || lacks(holders));
     let rows: Vec<Row> = wanted.map(row).collect();

@@ -12,6 +12,7 @@ use super::metrics_access::MetricsAccess;
 use crate::config;
 use crate::controller::keys::Schedule;
 use crate::controller::{self, Options};
+use crate::node::report::LEASE;
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -37,7 +38,7 @@ pub(super) struct Args {
     /// the API server.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = interval)]
     spread_keys_for: Duration,
-    /// Delete the NodeState of a node whose agent has shown no sign of life for this long.
+    /// Delete the NodeState of a node whose agent has shown no sign of life for this long; at least 40s, for which an agent's Lease is valid.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = interval)]
     forget_nodes_after: Duration,
 }
@@ -48,10 +49,23 @@ fn interval(text: &str) -> Result<Duration, String> {
     if interval < Duration::from_secs(1) { Err("write 1s or more".to_owned()) } else { Ok(interval) }
 }
 
+/// Returns the silence after which a node is forgotten. A shorter one than a Lease is valid would take NodeStates from live agents.
+fn forgets_after(asked: Duration) -> Duration {
+    if asked < LEASE {
+        warn!(
+            ?asked,
+            "--forget-nodes-after is less than {LEASE:?}, for which an agent's Lease is valid: {LEASE:?} counts"
+        );
+    }
+    asked.max(LEASE)
+}
+
 /// Runs until SIGTERM or SIGINT.
 pub(super) fn run(asked: Args) -> Result<ExitCode> {
     super::log(asked.log_format);
-    let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));
+    let variable = |name: &str| {
+        std::env::var(name).with_context(|| super::in_a_pod(name, "Deployment vestibule-controller"))
+    };
     let options = Options {
         config: asked.config,
         file: asked.file,
@@ -60,7 +74,7 @@ pub(super) fn run(asked: Args) -> Result<ExitCode> {
         metrics_port: asked.metrics_port,
         metrics_access: asked.access.into(),
         keys: Schedule { rotation: asked.rotate_keys_every, spread: asked.spread_keys_for },
-        forget_nodes_after: asked.forget_nodes_after,
+        forget_nodes_after: forgets_after(asked.forget_nodes_after),
     };
     if options.keys.rotation < Schedule::LEAST {
         let (every, least) = (options.keys.rotation, Schedule::LEAST);
@@ -68,4 +82,18 @@ pub(super) fn run(asked: Args) -> Result<ExitCode> {
     }
     controller::run(&options)?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_live_agent_is_forgotten() {
+        for (asked, expected) in [("1s", 40), ("39s", 40), ("40s", 40), ("10m", 600)] {
+            let after = forgets_after(interval(asked).unwrap());
+            assert_eq!(after.as_secs(), expected, "{asked}");
+        }
+        assert!(interval("999ms").is_err());
+    }
 }

@@ -38,7 +38,7 @@ pub(super) struct Args {
     /// The client's address and optionally its port, which determine the backend.
     #[arg(long, value_name = "IP[:PORT]", value_parser = client)]
     from: Option<Client>,
-    /// The listener's name. Default: the only TLS listener.
+    /// The listener's name; in a cluster ADDRESS:PORT, such as `192.0.2.9:443`. Default: the only TLS listener.
     #[arg(long)]
     listener: Option<String>,
     /// Use this configuration instead of what is in the kernel. Does not need root.

@@ -44,7 +44,7 @@ mod trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -92,11 +92,17 @@ enum Command {
     Check {
         /// The configuration file, YAML or JSON.
         file: PathBuf,
+        /// It is the chart's file, `vestibule.yaml` of ConfigMap `vestibule`, and not one of kind StaticConfig.
+        #[arg(long)]
+        chart: bool,
     },
     /// Refuse new connections and wait until all open ones have ended. Exit status 1 if some are still open
     /// at the deadline. New ones are refused until `drain --cancel`, `detach` or the next boot.
+    ///
+    /// A node that announces addresses (`vestibule vips` shows `this node`) keeps them while it drains, and refuses all who dial them. To empty
+    /// it, first label it node.kubernetes.io/exclude-from-external-load-balancers, and wait until `vips` shows no `this node`.
     Drain(drain::Args),
-    /// Remove everything from the kernel. This ends all connections.
+    /// Remove everything from the kernel. This ends all connections. Refused while a daemon or an agent of this node runs.
     Detach,
     /// Check whether this node can serve, and list the programs on its devices in the order they run. Exit
     /// status 1 if it cannot serve.
@@ -181,7 +187,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Probe(question) => return probe::ask(&question),
         Command::Claims(asked) => claims::show(&asked)?,
         Command::Crds => crds::show()?,
-        Command::Check { file } => return check::show(&file),
+        Command::Check { file, chart } => return check::show(&file, chart),
         Command::Doctor(shown) => return doctor::show(&pins, shown.output),
         Command::Drain(asked) => return drain::run(&asked, &pins),
         Command::Detach => detach(&pins)?,
@@ -212,6 +218,11 @@ fn log(format: LogFormat) {
     }
 }
 
+/// Says of a variable that is missing where it is set.
+fn in_a_pod(variable: &str, of: &str) -> String {
+    format!("environment variable {variable}, which the chart sets in pods of {of}")
+}
+
 fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
     log(LogFormat::Text);
     let options = Options { config: run.config, devices: run.devices, pins };
@@ -226,7 +237,15 @@ fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
 
 fn detach(pins: &Pins) -> Result<()> {
     let writer = match pins.lock() {
-        Err(PinError::Nothing(_)) => return print::line(&"nothing is pinned there; nothing to remove"),
+        Err(PinError::Nothing(folder)) => {
+            return print::line(&format!("nothing is pinned in {}; nothing was removed", folder.display()));
+        }
+        // Other pins, as this error advises a second daemon, are not those that are to be removed.
+        Err(PinError::Locked(folder)) => bail!(
+            "a daemon or an agent writes what is pinned in {}, so nothing was removed; end it first. In a cluster, its DaemonSet would \
+             start it again: see Node maintenance in deploy/README.md",
+            folder.display()
+        ),
         lock => lock.context("detaching")?,
     };
     match Node::look() {

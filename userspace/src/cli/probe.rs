@@ -42,7 +42,12 @@ pub(super) fn ask(question: &Args) -> Result<ExitCode> {
         _ => "/metrics",
     };
     let socket = &question.socket;
-    let answer = admin::ask(socket, path, LIMIT).with_context(|| socket.display().to_string())?;
+    let answer = admin::ask(socket, path, LIMIT).with_context(|| {
+        format!(
+            "no agent answers at {}; run it in the agent's pod (kubectl exec AGENT -- vestibule probe), or give its --socket",
+            socket.display()
+        )
+    })?;
     print::line(&answer.text.trim_end())?;
     Ok(if answer.is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

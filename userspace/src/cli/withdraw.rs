@@ -28,7 +28,9 @@ pub(super) struct Args {
 /// Withdraws from the cluster.
 pub(super) fn run(asked: Args) -> Result<ExitCode> {
     super::log(asked.log_format);
-    let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));
+    let variable = |name: &str| {
+        std::env::var(name).with_context(|| super::in_a_pod(name, "Deployment vestibule-controller"))
+    };
     let (pod, namespace) = (variable("POD_NAME")?, variable("POD_NAMESPACE")?);
     let withdrawn = withdraw::run(&Options { pod, namespace, config: asked.config, wait: asked.wait })?;
     for why in &withdrawn.others {

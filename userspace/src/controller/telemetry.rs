@@ -92,7 +92,7 @@ impl Telemetry {
         registry.register("status_writes", "Writes of an object's status", this.writes.clone());
         let help = "What cannot be served as written, by the kind of object it is about";
         registry.register("problems", help, this.problems.clone());
-        let help = "Whether what this source says may be old: the API server is away or refuses";
+        let help = "Whether what this source says may be old: it is away, refuses or is refused";
         registry.register("config_stale", help, this.stale.clone());
         registry.register(
             "watch_errors",

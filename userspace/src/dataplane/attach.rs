@@ -14,7 +14,9 @@ use super::pin::{PinError, Pins, program};
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The kernel refused.
-    #[error("cannot attach to device {ifindex}: {source}")]
+    #[error(
+        "cannot attach to device {ifindex}: {source}; `vestibule doctor` checks the kernel, capabilities and programs of the device"
+    )]
     Refused {
         /// The device's index.
         ifindex: u32,

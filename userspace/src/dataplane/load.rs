@@ -28,7 +28,8 @@ pub enum LoadError {
     #[error(
         "the maps in {folder} have ABI version {found}, this vestibule has {ABI_VERSION}; nothing was touched, and what is \
          in the kernel serves on. Run the vestibule they belong to. To change over, let its connections end by its \
-         `vestibule drain`, then `vestibule detach` (which ends those that are left) and start again"
+         `vestibule drain`, then `vestibule detach` (which ends those that are left) and start again. In a cluster: Other maps in \
+         deploy/README.md"
     )]
     Abi {
         /// The pinned version; 0 = none.

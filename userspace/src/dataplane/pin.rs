@@ -40,7 +40,7 @@ pub enum PinError {
     )]
     Mount(io::Error),
     /// The path contains a dot, which bpffs refuses.
-    #[error("{}: names on a BPF file system hold no dot", .0.display())]
+    #[error("{}: names on a BPF file system hold no dot; name a folder without one by --pins", .0.display())]
     Dot(PathBuf),
     /// Another process has the right to write.
     #[error("another vestibule runs with the pins in {}; stop it, or choose another folder with --pins", .0.display())]

@@ -31,7 +31,8 @@ pub enum TableError {
     },
     /// The map pinned under this name has other sizes of keys or values.
     #[error(
-        "map {name}: keys of {key} and values of {value} bytes are pinned, this version has {ours_key} and {ours_value}"
+        "map {name}: keys of {key} and values of {value} bytes are pinned, this version has {ours_key} and {ours_value}; run the vestibule \
+         that made it, or `vestibule detach` (which ends all connections) and start again"
     )]
     Layout {
         /// The map's name.
@@ -47,7 +48,8 @@ pub enum TableError {
     },
     /// The map is full, or the kernel has no memory to extend it.
     #[error(
-        "map {name} takes no more than {capacity} entries ({source}); raise {setting} in the settings, which needs `vestibule detach` and a new start"
+        "map {name} takes no more than {capacity} entries ({source}); raise {setting} in the settings, which needs `vestibule detach` and a new \
+         start (in a cluster: Node maintenance in deploy/README.md)"
     )]
     Full {
         /// The map's name.

@@ -129,7 +129,7 @@ impl AgentMetrics {
             swept: Swept::default(),
         };
         registry.register("writer", "Whether this process writes the node's maps", this.writer.clone());
-        let help = "Whether what this source says may be old: the API server is away or refuses";
+        let help = "Whether what this source says may be old: it is away, refuses or is refused";
         registry.register("config_stale", help, this.stale.clone());
         let help = "What cannot be served as written, by the kind of object it is about";
         registry.register("problems", help, this.problems.clone());

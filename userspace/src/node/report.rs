@@ -26,8 +26,8 @@ use crate::sources::kubernetes::api::lease_report::{LeaseReport, come_back};
 use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::chance;
 
-/// How long a Lease is valid, in seconds: so long after its last renewal the controller counts the node.
-const LEASE_SECS: i32 = 40;
+/// How long a Lease is valid: so long after its last renewal the controller counts the node.
+pub const LEASE: Duration = Duration::from_secs(40);
 /// The minimum interval between writes of the NodeState.
 const STATE_GAP: Duration = Duration::from_secs(1);
 /// The longest delay between attempts of a write that fails.
@@ -308,7 +308,7 @@ fn lease(before: Option<&Lease>, identity: &Identity, report: &LeaseReport, now:
         spec.acquire_time = Some(MicroTime(now));
         spec.lease_transitions = Some(spec.lease_transitions.unwrap_or(0) + i32::from(changed_hands));
     }
-    spec.lease_duration_seconds = Some(LEASE_SECS);
+    spec.lease_duration_seconds = Some(LEASE.as_secs() as i32);
     spec.renew_time = Some(MicroTime(now));
     lease
 }

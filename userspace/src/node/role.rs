@@ -108,7 +108,9 @@ pub(super) enum TakeError {
     #[error("who writes the maps does not hand them over: {0}")]
     Handover(#[from] HandoverError),
     /// The writer reported that it gave the maps, but did not release the lock.
-    #[error("the maps were given, but the lock is not free")]
+    #[error(
+        "the maps were given, but another process has the lock of the pin folder, which `vestibule doctor` names; it is tried again"
+    )]
     NotFree,
     /// An error about the socket for the next writer.
     #[error("the socket for the next agent: {0}")]

@@ -19,6 +19,9 @@ const OPTIONS: [&str; 4] =
 /// Capabilities that serving needs, with their numbers (linux/capability.h).
 const NEEDED: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_PERFMON", 38), ("CAP_BPF", 39)];
 
+/// The number of CAP_NET_RAW, which announcing addresses needs.
+const NET_RAW: u32 = 13;
+
 /// The number of CAP_SYS_ADMIN, which is needed to read the names of other programs.
 const SYS_ADMIN: u32 = 21;
 
@@ -131,23 +134,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 pub(super) fn capabilities() -> Vec<Finding> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bits = effective(&status).unwrap_or(0);
-    let has = |number: u32| bits & (1 << number) != 0;
-    // CAP_SYS_ADMIN includes the capabilities that were split off from it.
-    let missing: Vec<&str> = NEEDED
-        .iter()
-        .filter(|(name, number)| !has(*number) && !(has(SYS_ADMIN) && *name != "CAP_NET_ADMIN"))
-        .map(|(name, _)| *name)
-        .collect();
-    let serving = match missing[..] {
-        [] => finding(Verdict::Ok, "capabilities", "enough to serve", ""),
-        _ => finding(
-            Verdict::Bad,
-            "capabilities",
-            format!("missing: {}", missing.join(", ")),
-            "run it as root on the node, or in the agent's pod",
-        ),
-    };
-    let names = match has(SYS_ADMIN) {
+    let names = match has(bits, SYS_ADMIN) {
         true => finding(Verdict::Ok, "names of others' programs", "shown", ""),
         false => finding(
             Verdict::Note,
@@ -156,7 +143,37 @@ pub(super) fn capabilities() -> Vec<Finding> {
             "run it as root on the node to see them",
         ),
     };
-    vec![serving, names]
+    vec![serving(bits), names]
+}
+
+fn has(bits: u64, number: u32) -> bool {
+    bits & (1 << number) != 0
+}
+
+fn serving(bits: u64) -> Finding {
+    // CAP_SYS_ADMIN includes the capabilities that were split off from it.
+    let missing: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(name, number)| !has(bits, *number) && !(has(bits, SYS_ADMIN) && *name != "CAP_NET_ADMIN"))
+        .map(|(name, _)| *name)
+        .collect();
+    match missing[..] {
+        [] if has(bits, NET_RAW) => {
+            finding(Verdict::Ok, "capabilities", "enough to serve and to announce addresses", "")
+        }
+        [] => finding(
+            Verdict::Note,
+            "capabilities",
+            "enough to serve, but not to announce addresses: CAP_NET_RAW is missing",
+            "none without `addresses.l2` and `metallb.namespaces`; the chart gives it with either",
+        ),
+        _ => finding(
+            Verdict::Bad,
+            "capabilities",
+            format!("missing: {}", missing.join(", ")),
+            "run it as root on the node, or in the agent's pod",
+        ),
+    }
 }
 
 fn effective(status: &str) -> Option<u64> {
@@ -175,6 +192,19 @@ mod tests {
         assert_eq!(version("linux"), None);
         assert_eq!(effective("Name:\tx\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
         assert_eq!(effective(""), None);
+    }
+
+    #[test]
+    fn what_announcing_needs_is_asked_for_beside_what_serving_needs() {
+        let bits = |numbers: &[u32]| numbers.iter().fold(0, |bits, number| bits | 1 << number);
+        let serves = [12, 38, 39];
+        let with = |number| serving(bits(&[12, 38, 39, number]));
+        let without = serving(bits(&serves));
+        assert_eq!(without.verdict, Verdict::Note);
+        assert!(without.found.contains("CAP_NET_RAW"), "{}", without.found);
+        assert_eq!(with(NET_RAW).verdict, Verdict::Ok);
+        let none = serving(bits(&[38, NET_RAW]));
+        assert_eq!((none.verdict, &*none.found), (Verdict::Bad, "missing: CAP_NET_ADMIN, CAP_BPF"));
     }
 
     #[test]

@@ -104,9 +104,12 @@ fn pinned(pins: &Pins) -> Vec<Finding> {
             finding(Verdict::Note, "maps", format!("none in {folder}"), "no instance runs with these pins")
         }
         (true, Ok(())) => finding(Verdict::Ok, "maps", format!("in {folder}, of this version"), ""),
-        (true, Err(error)) => {
-            finding(Verdict::Bad, "maps", error.to_string(), "use the version that made them, or detach")
-        }
+        (true, Err(error)) => finding(
+            Verdict::Bad,
+            "maps",
+            error.to_string(),
+            "use the version that made them, or `vestibule detach`",
+        ),
     };
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let inode = fs::metadata(pins.folder()).ok().map(|folder| folder.ino());
@@ -126,7 +129,10 @@ fn pinned(pins: &Pins) -> Vec<Finding> {
             Verdict::Note,
             "withdrawn",
             "new connections are refused: Vestibule leaves the cluster, or its DaemonSet this node",
-            "to stay, start a controller or, on this node, an agent; to leave, `vestibule detach` once no connection is open",
+            &format!(
+                "to stay, start a controller or, on this node, an agent; to leave, once no connection is open and no agent runs, \
+                 reboot the node, or as root on it `rm -r {folder}`"
+            ),
         ));
     }
     if draining.is_some_and(|word| word & DRAIN_ASKED != 0) {

@@ -102,7 +102,7 @@ pub(crate) fn keep_sizes(pins: &Pins, settings: &mut Settings) -> Result<Vec<Pro
             let problem = Problem::error(
                 format!("settings.{setting}"),
                 format!("cannot change while maps are pinned: they were made for {pinned}, which stays"),
-                "put it back, or empty the node and run `vestibule detach` on it (which ends all connections)",
+                "put it back, or give the node new maps, which ends all connections: Node maintenance in deploy/README.md",
             );
             problems.push(problem.value(*wanted));
             *wanted = pinned;
