@@ -57,7 +57,8 @@ cargo xtask COMMAND
   test [LEVEL...]       run the test levels; all of them when none is named:
                         unit, packet, path, corpus, budget, control, cluster, conformance;
                         and, only where they are named, simulation (a large cluster in virtual time), fleet (root, Go; fifty
-                        agents, five hundred nodes), and slow (root; loads of many minutes), with which both run, too
+                        agents, five hundred nodes), witness (root, Go; addresses compared with MetalLB's own controller), and
+                        slow (root; loads of many minutes), with which all three run, too
   cluster COMMAND       a Kubernetes cluster of three nodes to play with (root): up, down, kubectl ARGUMENT...,
                         helm ARGUMENT..., node N -- COMMAND..., client -- COMMAND..., kill N, start N,
                         load IMAGES.tar..., route [N...]

@@ -149,6 +149,14 @@ mod tests {
     }
 
     #[test]
+    fn help_names_every_level() {
+        let words: Vec<&str> = crate::USAGE.split(|c: char| !c.is_ascii_alphabetic()).collect();
+        for level in LEVELS {
+            assert!(words.contains(&level.name), "{}", level.name);
+        }
+    }
+
+    #[test]
     fn an_unknown_level_is_refused_with_the_known_ones() {
         let failure =
             chosen(&["paht".to_owned()]).err().map(|failure| failure.to_string()).unwrap_or_default();
