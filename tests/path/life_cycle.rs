@@ -155,6 +155,39 @@ fn detach_removes_everything() {
     assert!(eventually(Duration::from_secs(2), || !answers()), "the VIP is still answered");
 }
 
+/// Another folder of pins would not be the one that is to be removed.
+#[test]
+fn detach_is_refused_while_the_daemon_runs_and_names_the_remedy() {
+    tests::skip_without_root!();
+    let scene = Scene::echo();
+    let mut open = Open::by_name(&scene, Family::V4, &server_name(0));
+    let refused = scene.daemon.cli(&["detach"]).unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("end it first"), "{refused:?}");
+    assert!(said.contains("Node maintenance") && !said.contains("--pins"), "{said}");
+    open.assert_alive();
+}
+
+/// What an operator does on a node that has no binary any more.
+#[test]
+fn removing_the_pin_folder_by_hand_does_what_detach_does() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    assert!(Open::by_name(&scene, Family::V4, &server_name(0)).backend.starts_with("tenant-a/"));
+    scene.daemon.end(Signal::SIGTERM).unwrap();
+    std::fs::remove_dir_all(scene.daemon.pins()).unwrap();
+    let to = scene.lab.vip(Family::V4, TLS_PORT);
+    let patience = Duration::from_millis(300);
+    let answers = || scene.lab.client.run(|| std::net::TcpStream::connect_timeout(&to, patience)).is_ok();
+    assert!(eventually(Duration::from_secs(2), || !answers()), "the VIP is still answered");
+    // The next start makes maps, of the sizes of now.
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.max_flows = Some(8192);
+    scene.daemon.write_config(&config.json()).unwrap();
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    assert!(Open::by_name(&scene, Family::V4, &server_name(0)).backend.starts_with("tenant-a/"));
+}
+
 /// An entry whose record was deleted by hand would hold its source port for ever.
 #[test]
 fn a_source_port_without_a_connection_is_freed_and_that_of_a_connection_is_not() {
