@@ -1,17 +1,22 @@
 //! Backends on the balancer's own node, as pods are: they see their clients' own addresses, and the node's stack sees nothing of
 //! it. It would drop all that it is given to forward.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
 
+use common::maps::address::Address;
+use common::maps::listener::{AddressRole, ROLE_BACKEND};
+use common::maps::name;
 use nix::sys::signal::Signal;
 use tests::addresses::{
     BACKENDS, FAMILIES, Family, TENANT_NETS, backend, balancer, server_name, tenant_name, vip,
 };
 use tests::config::{Backend, Config, DIRECT_PORT, L2, listener, route};
 use tests::net::Namespace;
+use tests::pinned::pinned_entries;
 use tests::server::Speech;
 use tests::topology::{CLIENT_DEVICE, Lab, Options};
 
@@ -180,6 +185,32 @@ fn connections_go_on_while_other_backends_come_and_go_and_end_with_their_own() {
             hidden.backend
         );
     }
+}
+
+/// What a pod still sends on connections that are being ended passes through the programs, and nothing does afterwards.
+#[test]
+fn a_backend_that_is_gone_is_known_until_its_connections_are_ended() {
+    tests::skip_without_root!();
+    let mut config = config();
+    let scene = scene(&config);
+    let known = || -> BTreeSet<IpAddr> {
+        let pin = scene.daemon.pins().join(name::ADDRESSES);
+        let roles = pinned_entries::<Address, AddressRole>(&pin).unwrap().into_iter();
+        roles.filter(|(_, role)| role.flags & ROLE_BACKEND != 0).map(|(address, _)| address.into()).collect()
+    };
+    let all = known();
+    assert_eq!(all.len(), FAMILIES.len() * BACKENDS.len(), "{all:?}");
+    let mut ended = FAMILIES.map(|family| by_port(&scene, family, LOCAL));
+    config.route_mut(tenant_name(LOCAL)).backends = Vec::new();
+    scene.daemon.reload(&config).unwrap();
+    assert_eq!(known(), all);
+    assert!(!scene.daemon.log().contains("detached"), "{}", scene.daemon.log());
+    ended.iter_mut().for_each(|open| open.assert_reset(ENDED));
+    // The resets are repeated after a second. Then the next change has them forgotten.
+    std::thread::sleep(Duration::from_millis(1_300));
+    config.route_mut(tenant_name(LOCAL)).external_traffic_policy = None;
+    scene.daemon.reload(&config).unwrap();
+    assert_eq!(known(), BTreeSet::new());
 }
 
 /// Its replies may not come by a device with the program.
