@@ -227,7 +227,13 @@ fn what_has_a_full_cookie_goes_on_while_that_may_be_of_the_previous_owner() {
         let later = client.at(500).payload(vec![0x5a; 100]);
         moves(&mut programs, LIFE_NS, always());
         assert_passed(&programs.ingress(Device::Client, &later.bytes()), &passed_on(&later));
-        let here = [Reason::SynAcked, Reason::ConnectSyn, Reason::HelloAcked];
+        let here = [
+            Reason::SynAcked,
+            Reason::ConnectSyn,
+            Reason::HelloAcked,
+            Reason::SynKeepAlive,
+            Reason::SynClosedEarly,
+        ];
         for (number, ((what, segment), reason)) in proofs(client).into_iter().zip(here).enumerate() {
             let fresh = dial(family).port(50_000 + number as u16).shake(&mut programs);
             let mut segment = segment;
