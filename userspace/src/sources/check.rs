@@ -38,7 +38,8 @@ fn judge_chart(text: &str) -> (Option<Usable>, Vec<Problem>) {
     config::locate(text, &mut problems);
     problems.sort_by_key(|problem| problem.line);
     let facts = chart.facts;
-    let usable = Usable { listeners: facts.listeners.len(), routes: facts.routes.len(), settings: facts.settings };
+    let usable =
+        Usable { listeners: facts.listeners.len(), routes: facts.routes.len(), settings: facts.settings };
     let is_usable = !problems.iter().any(Problem::is_error);
     (is_usable.then_some(usable), problems)
 }
