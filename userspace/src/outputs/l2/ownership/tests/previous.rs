@@ -48,6 +48,10 @@ fn nobody_had_a_free_address_before_nor_one_that_this_node_takes_back() {
     lab.want(&[address()], &[OWN, OTHER]);
     lab.pass(2000);
     assert_eq!((lab.opened().len(), previous(&lab)), (1, None));
+    let mut lab = Lab::held_by_other(&[address()]);
+    lab.send(OTHER, &[]);
+    lab.pass(200);
+    assert_eq!((lab.opened().len(), previous(&lab)), (1, of(OTHER, true)));
     lab.want(&[address()], &[OTHER]);
     lab.pass(200);
     lab.want(&[address()], &[OWN, OTHER]);
@@ -64,9 +68,10 @@ fn the_last_owner_had_it_before_whatever_older_tables_say() {
     lab.send(THIRD, &[(address(), 5)]);
     lab.pass(500);
     // The first one says again what it held.
-    lab.send(OTHER, &[(address(), 4)]);
-    lab.pass(500);
-    lab.send(OTHER, &[]);
+    for bids in [&[][..], &[(address(), 4)], &[]] {
+        lab.send(OTHER, bids);
+        lab.pass(500);
+    }
     lab.send(THIRD, &[]);
     lab.pass(2000);
     assert_eq!(lab.opened().len(), 1);
