@@ -28,8 +28,10 @@ use crate::plan::Selector;
 /// Hops that the kernel is to ask for at once. The rest is for the next sweep.
 const ASKED_MAX: usize = 256;
 
-/// Entries of a flow map that is worth several threads for a walk that a change waits for.
-const LARGE: u32 = 1 << 18;
+/// Returns the threads that a flow map is worth for a walk that a change waits for: one for each quarter of a million entries, up to 16.
+fn walkers(capacity: u32) -> usize {
+    (capacity >> 18).clamp(1, 16) as usize
+}
 
 /// Ends connections.
 #[derive(Debug)]
@@ -121,7 +123,7 @@ impl Expirer {
             }
         })?;
         // Flows are last, so that a connection that became a flow during the other walks is found here.
-        let threads = if self.maps.flows.capacity() < LARGE { 1 } else { runner::threads() };
+        let threads = runner::processors().min(walkers(self.maps.flows.capacity()));
         let flows = self.maps.flows.find(threads, |client, flow| {
             let is_open = flow.connection.state == FLOW_ESTABLISHED;
             let reason = is_open.then(|| takes_it(client, &flow.connection)).flatten()?;

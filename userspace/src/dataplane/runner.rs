@@ -87,7 +87,7 @@ impl Runner {
     /// Ends flows, several in each run, and many on several CPUs. Returns how many there were.
     pub(super) fn end_flows(&self, mut orders: Vec<Expiry>) -> Result<u32, ExpireError> {
         let runs = runs(&mut orders);
-        spread(&runs, threads(), |orders| self.end_several(orders))
+        spread(&runs, processors().min(THREADS_MAX), |orders| self.end_several(orders))
     }
 
     fn end_several(&self, orders: &[Expiry]) -> Result<u32, ExpireError> {
@@ -112,9 +112,9 @@ impl Runner {
     }
 }
 
-/// Returns the most threads for what a change waits for.
-pub(super) fn threads() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
+/// Returns the number of processors that this process may use.
+pub(super) fn processors() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Does the work of each run, on at most this many threads. Returns the sum of what they return, or the first error, at which

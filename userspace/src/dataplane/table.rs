@@ -74,7 +74,7 @@ pub enum TableError {
 }
 
 /// The most parts in which a map is read at once.
-const PARTS_MAX: usize = 4;
+const PARTS_MAX: usize = 16;
 
 /// Room for the elements that one system call reads.
 struct Room<K, V> {
@@ -360,6 +360,20 @@ fn columns<K: Plain, V: Plain>(elements: &[(K, V)]) -> (Vec<K>, Vec<V>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A part that began behind the end of the one before it would leave connections out that are to be ended.
+    #[test]
+    fn the_parts_of_a_walk_leave_no_bucket_out() {
+        for (capacity, buckets) in [(1_u32, 1), (1_000_000, 1 << 20), (13_000_000, 1 << 24)] {
+            let fd = std::fs::File::open("/dev/null").unwrap().into();
+            let table = Table::<u32, u32> { name: "", fd, capacity, is_hash: true, types: PhantomData };
+            for parts in 1..=PARTS_MAX as u32 {
+                let bounds: Vec<u32> = (0..=parts).map(|part| table.bucket(part, parts)).collect();
+                assert_eq!((bounds[0], bounds[parts as usize]), (0, buckets));
+                assert!(bounds.is_sorted(), "{bounds:?}");
+            }
+        }
+    }
 
     #[test]
     fn the_last_processor_ends_the_list() {
