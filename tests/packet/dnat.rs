@@ -19,7 +19,7 @@ use tests::schedule::{Change, Place};
 use tests::world::Device;
 
 use crate::by_cookie::crowd;
-use crate::check::{assert_handed_on, assert_sent, sent};
+use crate::check::{assert_dropped, assert_handed_on, assert_sent, sent};
 use crate::half_open::{at_backend, at_client, caller, from_client, half_open, tcp};
 use crate::open::{HELLO, Open};
 use crate::renew::NEXT_ISN;
