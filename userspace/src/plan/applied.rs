@@ -165,9 +165,15 @@ impl Applied {
         self.addresses.iter().filter(is_gone).map(|(address, _)| *address).collect()
     }
 
-    /// Has the next plan no longer know replies by these addresses, unless backends have them again: the connections are ended.
+    /// Has the next plan no longer know replies by these addresses, unless backends have them again, or had before that plan: the
+    /// connections are ended.
     pub fn forget_senders(&mut self, addresses: impl IntoIterator<Item = Address>) {
         self.leftover.silent.extend(addresses);
+    }
+
+    /// Whether the next plan has addresses to forget.
+    pub fn has_senders_to_forget(&self) -> bool {
+        !self.leftover.silent.is_empty()
     }
 
     /// Whether a route admits nobody because there was no room for its source ranges.

@@ -132,9 +132,11 @@ impl Planner<'_> {
     pub(super) fn addresses(&mut self) {
         let mut roles: BTreeMap<Address, u32> = BTreeMap::new();
         // That of a backend ends after its connections: until then, what its pod sends on them would pass us, on to the client.
-        let silent = &self.before.leftover.silent;
+        // One that was back by the time its connections were ended has others since.
+        let (silent, tally) = (&self.before.leftover.silent, &self.before.tally);
+        let is_silent = |address| silent.contains(address) && !tally.is_seeing(address);
         for (address, flags) in &*self.before.addresses {
-            let is_over = silent.contains(address) || self.own.contains(&IpAddr::from(*address));
+            let is_over = is_silent(address) || self.own.contains(&IpAddr::from(*address));
             roles.insert(*address, *flags & if is_over { ROLE_SOURCE } else { ROLE_SOURCE | ROLE_BACKEND });
         }
         for (key, _) in self.after.listeners.values().flat_map(|listener| &listener.entries) {

@@ -102,6 +102,26 @@ fn a_backend_that_is_gone_is_known_by_its_address_until_its_connections_are_ende
     }
 }
 
+/// Word that the connections of its first time are ended may come as late as that, and says nothing of those since.
+#[test]
+fn a_backend_that_was_back_in_time_is_known_by_its_address_when_it_is_gone_again() {
+    let (local, none) = (only(TrafficPolicy::Local, &[("10.1.0.1", 1)]), only(TrafficPolicy::Local, &[]));
+    let hops = Hops { edition: 1, ..ways(&local) };
+    let (mut world, mut applied) = (MapsImage::default(), Applied::default());
+    for desired in [&local, &none, &local] {
+        let planned = plan(&applied, desired, &hops);
+        (world, applied) = (carried_out(&world, &planned), planned.applied);
+    }
+    let gone = [Address::from(ip("10.1.0.1"))];
+    applied.forget_senders(gone);
+    let planned = plan(&applied, &none, &hops);
+    let world = carried_out(&world, &planned);
+    assert!(is_seeing(&world, "10.1.0.1") && world.settings.deliveries == 1 << DELIVERY_DNAT);
+    assert_eq!(planned.applied.gone_senders(), gone.into());
+    let world = forgotten(&world, planned.applied, &none, &hops);
+    assert!(!is_seeing(&world, "10.1.0.1") && world.settings.deliveries == 0);
+}
+
 /// Its replies may come by a device without our program, and the node would send them to the client as they are.
 #[test]
 fn a_backend_behind_a_router_takes_no_connection_from_clients_that_it_would_see() {

@@ -7,9 +7,10 @@ use crate::model::{
     Affinity, BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec, ServerName, SourceRanges,
     TrafficPolicy,
 };
+use common::maps::listener::ROLE_BACKEND;
 use common::maps::route::LABEL_LISTENER;
 use proptest::prelude::*;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -121,14 +122,24 @@ struct Step {
     hops: Option<Hops>,
     /// The number of writes after which the daemon dies, if it does.
     dies: Option<prop::sample::Index>,
+    /// Word comes only now that the connections of backends that were gone once are ended.
+    forgets: bool,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let dies = prop::option::weighted(0.3, any::<prop::sample::Index>());
     let stay = prop::sample::subsequence(ROUTES.to_vec(), 0..=4);
     let listeners = prop::option::weighted(0.5, listeners());
-    (listeners, routes(), stay, prop::option::weighted(0.5, hops()), dies)
-        .prop_map(|(listeners, routes, stay, hops, dies)| Step { listeners, routes, stay, hops, dies })
+    (listeners, routes(), stay, prop::option::weighted(0.5, hops()), dies, any::<bool>()).prop_map(
+        |(listeners, routes, stay, hops, dies, forgets)| Step {
+            listeners,
+            routes,
+            stay,
+            hops,
+            dies,
+            forgets,
+        },
+    )
 }
 
 /// Applies a step to `facts` and `hops`. Contradictions are resolved by leaving things out; the result is as
@@ -236,19 +247,25 @@ proptest! {
         // Nearly all ids of listeners were given out by earlier daemons.
         world.ids.listener = if is_late { 65_534 } else { 0 };
         let mut applied = Applied::from_maps(content(&world));
-        let mut ever = HashSet::new();
+        let (mut ever, mut ever_gone) = (HashSet::new(), BTreeSet::new());
         if is_late {
             free_unused(&world, &mut applied, &mut ever);
         }
         let mut later: Vec<Change> = Vec::new();
         let (mut facts, mut hops) = (Facts::default(), Hops { edition: 1, ..Hops::default() });
         for step in steps {
-            let dies = step.dies;
+            let (dies, forgets) = (step.dies, step.forgets);
+            if forgets {
+                applied.forget_senders(&ever_gone - &applied.gone_senders());
+            }
             let desired = take(step, &mut facts, &mut hops);
             let planned = plan(&applied, &desired, &hops);
             let whole = plan(&Applied { basis: None, ..applied.clone() }, &desired, &hops);
             prop_assert_eq!(&planned, &whole, "what did not change is not looked at");
             prop_assert!(!planned.applied.lacks_listener_ids());
+            let is_backend = |address| planned.applied.addresses.get(address).is_some_and(|role| role & ROLE_BACKEND != 0);
+            let known = applied.addresses.iter().filter(|(_, role)| *role & ROLE_BACKEND != 0);
+            prop_assert!(known.into_iter().all(|(address, _)| is_backend(address)), "it has connections");
             let Plan { changes, later: more, applied: next, .. } = planned;
             let mut after = world.clone();
             changes.iter().for_each(|change| after.apply(change));
@@ -276,6 +293,7 @@ proptest! {
                 later.drain(..).for_each(|change| world.apply(&change));
                 free_unused(&world, &mut applied, &mut ever);
             }
+            ever_gone.extend(applied.gone_senders());
             let unchanged = plan(&applied, &desired, &hops);
             prop_assert_eq!((unchanged.changes, unchanged.later), (vec![], vec![]));
             // The later deletions may follow any other plan.
