@@ -19,13 +19,13 @@ pub(super) const MOST: usize = 10_000;
 /// Candidates that are kept at least before those that are not evicted are left out.
 const KEPT: usize = 1_000;
 
-/// More flows than are opened between two checks of all.
-const OPENED_MAX: u64 = 300_000;
+/// More flows than are opened in a second: as many as ten cores open.
+const OPENED_MAX: u64 = 100_000;
 
-/// Whether a map with this number of slots, which had this number of flows at the last check of all, may be crowded before the
-/// next one.
-pub(super) fn may_be_crowded(found: u64, slots: u32) -> bool {
-    found + OPENED_MAX > bound(slots)
+/// Whether a map with this number of slots, which had this number of flows when they were counted, this number of seconds ago, may be crowded
+/// before the next second is over.
+pub(super) fn may_be_crowded(flows: u64, secs: u32, slots: u32) -> bool {
+    flows + OPENED_MAX * (u64::from(secs) + 1) > bound(slots)
 }
 
 /// Returns how many flows a map with this number of slots may have before any is evicted.
@@ -202,10 +202,11 @@ mod tests {
 
     /// Small maps went from under half to full between two checks, and nothing was evicted.
     #[test]
-    fn a_small_map_may_be_crowded_at_once() {
-        assert!(may_be_crowded(0, 10_000));
-        assert!(!may_be_crowded(500_000, 1_000_000));
-        assert!(may_be_crowded(500_001, 1_000_000));
+    fn a_small_map_may_be_crowded_at_once_and_any_after_a_time() {
+        assert!(may_be_crowded(0, 0, 10_000));
+        assert!(!may_be_crowded(700_000, 0, 1_000_000) && may_be_crowded(700_001, 0, 1_000_000));
+        assert!(!may_be_crowded(7_000_000, 9, 10_000_000) && may_be_crowded(7_000_000, 10, 10_000_000));
+        assert!(may_be_crowded(u64::from(u32::MAX), u32::MAX, u32::MAX));
     }
 
     #[test]

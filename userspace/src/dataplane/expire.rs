@@ -45,6 +45,8 @@ pub struct Expirer {
     lingering: Lingering,
     /// What the last sweeps found.
     found: Found,
+    /// The number of flows when they were last counted, and when: monotonic clock, seconds.
+    counted: (u64, u32),
     /// Backends whose SYN was not sent, because their link address is not known.
     unresolved: Vec<IpAddr>,
 }
@@ -62,10 +64,11 @@ impl Expirer {
             orphans: Orphans::default(),
             lingering: Lingering::default(),
             found: Found::default(),
+            counted: (0, 0),
             unresolved: Vec::new(),
         };
         // Until all are looked at.
-        this.found.flows = this.flows()?;
+        this.found.flows = this.count()?;
         Ok(this)
     }
 
@@ -270,21 +273,24 @@ impl Expirer {
     }
 
     /// Whether the map of flows is so full that all flows are to be checked every second.
-    pub fn is_crowded(&self) -> Result<bool, ExpireError> {
+    pub fn is_crowded(&mut self) -> Result<bool, ExpireError> {
+        let (flows, at) = self.counted;
         // Adding up the counters of all routes takes time.
-        Ok(crowd::may_be_crowded(self.found.flows, self.maps.flows.capacity()) && self.crowd()?.is_crowded())
+        let may_be = crowd::may_be_crowded(flows, now_secs().saturating_sub(at), self.maps.flows.capacity());
+        Ok(may_be && self.crowd()?.is_crowded())
     }
 
     /// Returns how crowded the map of flows is.
-    fn crowd(&self) -> Result<Crowd, ExpireError> {
+    fn crowd(&mut self) -> Result<Crowd, ExpireError> {
         let going = self.trials.crowded() + self.lingering.count(now_secs());
-        Ok(Crowd::new(self.flows()?, self.maps.flows.capacity(), going))
+        Ok(Crowd::new(self.count()?, self.maps.flows.capacity(), going))
     }
 
     /// Returns the number of flows, those that are over and linger included.
-    fn flows(&self) -> Result<u64, ExpireError> {
+    fn count(&mut self) -> Result<u64, ExpireError> {
         let mut flows = 0;
         self.maps.route_counters.walk(|_, counters| flows += u64::from(admit::count(counters.flows)))?;
+        self.counted = (flows, now_secs());
         Ok(flows)
     }
 

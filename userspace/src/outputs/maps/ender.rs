@@ -42,7 +42,7 @@ pub(super) trait Ender {
     fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError>;
 
     /// Whether all flows are to be looked at every second.
-    fn is_crowded(&self) -> Result<bool, ExpireError>;
+    fn is_crowded(&mut self) -> Result<bool, ExpireError>;
 
     /// What the last sweeps found.
     fn found(&self) -> Found;
@@ -95,7 +95,7 @@ impl Ender for Expirer {
         Self::sweep_flows(self, settings)
     }
 
-    fn is_crowded(&self) -> Result<bool, ExpireError> {
+    fn is_crowded(&mut self) -> Result<bool, ExpireError> {
         Self::is_crowded(self)
     }
 

@@ -308,7 +308,8 @@ impl<E: Ender> Duty<E> {
         }
         self.tick = self.tick.wrapping_add(1);
         let is_time = self.tick.is_multiple_of(walked::every_secs(&settings));
-        if self.walked.allows(is_time) && (is_time || self.is_crowded()) {
+        let is_crowded = self.is_crowded();
+        if (is_time || is_crowded) && self.walked.allows(is_crowded) {
             self.walked = Walked::during(|| report("time limit", self.expirer.sweep_flows(&settings)));
         }
         if self.tick % INTERVAL_SECS == 1 {
@@ -320,7 +321,7 @@ impl<E: Ender> Duty<E> {
         self.swept.set(Some(Found { refusing: self.refuse, ..self.expirer.found() }));
     }
 
-    fn is_crowded(&self) -> bool {
+    fn is_crowded(&mut self) -> bool {
         self.expirer.is_crowded().unwrap_or_else(|error| {
             warn!(%error, "whether the flow map is crowded is not known");
             false
@@ -413,6 +414,7 @@ mod tests {
         fails: bool,
         found: Found,
         flow_sweeps: u32,
+        is_crowded: bool,
         counters: RouteCounters,
     }
 
@@ -453,8 +455,8 @@ mod tests {
             self.ended()
         }
 
-        fn is_crowded(&self) -> Result<bool, ExpireError> {
-            Ok(false)
+        fn is_crowded(&mut self) -> Result<bool, ExpireError> {
+            Ok(self.is_crowded)
         }
 
         fn found(&self) -> Found {
@@ -501,6 +503,20 @@ mod tests {
             assert_eq!(freed.policies, BTreeSet::from([3]), "their ranges are deleted in any case");
             assert_eq!(freed.listeners.contains(&7), first && second, "{first} {second}");
             assert_eq!(freed.senders == senders, first && second, "they may reply to what was not found");
+        }
+    }
+
+    /// Whether or not it is a tenth second: a full map refuses everybody.
+    #[test]
+    fn a_crowded_map_is_looked_through_as_soon_as_that_takes_no_more_than_a_third_of_a_cpu() {
+        for tick in [0, 9] {
+            for (is_crowded, ago, sweeps) in [(false, 2_000, 0), (true, 1_000, 0), (true, 2_000, 1)] {
+                let mut duty = Duty::new(Fake::default(), mpsc::channel().0, Swept::default());
+                (duty.tick, duty.walked) = (tick, Walked::took(1_000, ago));
+                duty.expirer.is_crowded = is_crowded;
+                duty.sweep();
+                assert_eq!(duty.expirer.flow_sweeps, sweeps, "{tick} {is_crowded} {ago}");
+            }
         }
     }
 

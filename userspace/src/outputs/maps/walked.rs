@@ -16,7 +16,7 @@ pub(super) fn every_secs(settings: &Settings) -> u32 {
 /// A check of all flows that takes less is not put off.
 const SHORT: Duration = Duration::from_millis(10);
 /// The longest time that one is put off.
-const REST_MAX: Duration = Duration::from_secs(60);
+const REST_MAX: Duration = Duration::from_secs(20);
 
 /// The last check of all flows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,11 +34,20 @@ impl Walked {
     }
 
     /// Whether the next check does not take too much of a CPU: one in thirty seconds of it, if no more than time limits depend on it, or
-    /// one in three, in a crowded map. It is never put off for longer than a minute: where others have the CPUs, a check takes long, and
-    /// little of them.
-    pub(super) fn allows(&self, is_time: bool) -> bool {
-        let rest = (self.took * if is_time { 29 } else { 2 }).min(REST_MAX);
+    /// one in three, in a crowded map. It is never put off for longer than twenty seconds: connections are held for longer by as
+    /// much, and where others have the CPUs, a check takes long, and little of them.
+    pub(super) fn allows(&self, is_crowded: bool) -> bool {
+        let rest = (self.took * if is_crowded { 2 } else { 29 }).min(REST_MAX);
         self.took < SHORT || self.ended.is_none_or(|ended| ended.elapsed() >= rest)
+    }
+}
+
+#[cfg(test)]
+impl Walked {
+    /// A check that took this number of milliseconds, and ended that long ago (milliseconds, too).
+    pub(super) fn took(took: u64, ago: u64) -> Self {
+        let ended = Instant::now().checked_sub(Duration::from_millis(ago));
+        Self { ended, took: Duration::from_millis(took) }
     }
 }
 
@@ -49,17 +58,12 @@ mod tests {
     /// Ten million flows take a second or more: every ten seconds, that would be a tenth of a CPU.
     #[test]
     fn a_long_check_of_all_flows_is_put_off_and_less_so_in_a_crowded_map() {
-        let walked = |took: u64, ago: u64| {
-            let ended = Instant::now().checked_sub(Duration::from_millis(ago));
-            Walked { ended, took: Duration::from_millis(took) }
-        };
-        assert!(Walked::default().allows(true));
-        assert!(walked(9, 0).allows(true), "a short one is not");
-        assert!(!walked(100, 2_800).allows(true) && walked(100, 2_900).allows(true));
-        assert!(
-            !walked(9_000, 59_000).allows(true) && walked(9_000, 60_000).allows(true),
-            "a minute is enough"
-        );
-        assert!(!walked(100, 150).allows(false) && walked(100, 200).allows(false));
+        let walked = Walked::took;
+        assert!(Walked::default().allows(false));
+        assert!(walked(9, 0).allows(false), "a short one is not");
+        assert!(!walked(100, 2_800).allows(false) && walked(100, 2_900).allows(false));
+        assert!(!walked(20_000, 19_000).allows(false) && walked(20_000, 20_000).allows(false));
+        assert!(!walked(100, 150).allows(true) && walked(100, 200).allows(true));
+        assert!(walked(20_000, 20_000).allows(true));
     }
 }
