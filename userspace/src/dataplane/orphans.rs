@@ -93,13 +93,14 @@ impl Orphans {
             }
         };
         let mut failed = Ok(());
-        let ended = maps.walk_on(&mut place, &mut |nat, reply| match has_connection(maps, reply) {
+        let walked = maps.walk_on(&mut place, &mut |nat, reply| match has_connection(maps, reply) {
             Ok(true) => {}
             Ok(false) => self.suspects.push((*nat, *reply)),
             Err(error) => failed = Err(error),
-        })?;
-        self.rest = (!ended).then_some(place);
-        failed.map(|()| removed)
+        });
+        // After an error as well, the next call goes on there.
+        self.rest = (!matches!(walked, Ok(true))).then_some(place);
+        failed.and(walked).map(|_| removed)
     }
 }
 
@@ -145,6 +146,8 @@ mod tests {
         schedule: Vec<(usize, Step)>,
         /// The part of the walk with the entry: the last one.
         part: u32,
+        /// The part that cannot be read.
+        broken: Cell<Option<u32>>,
     }
 
     fn client() -> ClientTuple {
@@ -182,6 +185,10 @@ mod tests {
         ) -> Result<bool, TableError> {
             self.look();
             let part = place.bucket();
+            if self.broken.get() == Some(part) {
+                let source = std::io::Error::from_raw_os_error(libc::ENOMEM);
+                return Err(TableError::Failed { name: "NATS", what: "read", source });
+            }
             *place = Place::at(part + 1);
             let found = self.nats.borrow().filter(|_| part == self.part);
             found.iter().for_each(|reply| visit(&BackendTuple::zeroed(), reply));
@@ -234,6 +241,18 @@ mod tests {
         maps.take(Step::Claim);
         assert_eq!([1_004, 1_599].map(|now| orphans.sweep(&maps, now).unwrap()), [0, 0], "the walk is over");
         assert_eq!([1_600, 1_601, 1_602, 1_603].map(|now| orphans.sweep(&maps, now).unwrap()), [0, 0, 0, 1]);
+    }
+
+    /// The rest was looked through ten minutes later.
+    #[test]
+    fn a_walk_that_fails_once_goes_on_a_second_later() {
+        let maps = Forced { part: 2, ..Forced::new(&[Step::Claim], &[]) };
+        let mut orphans = Orphans::default();
+        assert_eq!(orphans.sweep(&maps, 1_000).unwrap(), 0);
+        maps.broken.set(Some(1));
+        assert!(orphans.sweep(&maps, 1_001).is_err());
+        maps.broken.set(None);
+        assert_eq!([2, 3, 4].map(|second| orphans.sweep(&maps, 1_000 + second).unwrap()), [0, 0, 1]);
     }
 
     /// Its connection is stored at any point from the first look at the entry on: the first sweep may find none, the second does.
