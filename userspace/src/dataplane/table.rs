@@ -218,10 +218,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
     ) -> Result<Vec<T>, TableError> {
         let parts = if self.is_hash { threads.clamp(1, PARTS_MAX) as u32 } else { 1 };
         let one = |part: u32| -> Result<Vec<T>, TableError> {
-            let (mut place, end) = (Place::at(self.bucket(part, parts)), self.bucket(part + 1, parts));
+            let (mut place, end) = bounds(self.capacity, part, parts);
             let (mut room, mut found) = (Room::new(self.capacity), Vec::new());
             // The kernel reads on behind the end of a part, which begins the next one.
-            while place.bucket() < end {
+            while end.is_none_or(|end| place.bucket() < end) {
                 let (_, ended) =
                     self.read(&mut place, &mut room, &mut |key, value| found.extend(choose(key, value)))?;
                 if ended {
@@ -249,12 +249,6 @@ impl<K: Plain, V: Plain> Table<K, V> {
             }
             all
         })
-    }
-
-    /// Returns the first bucket of a part of a hash map, which has as many buckets as the next power of two of its entries.
-    fn bucket(&self, part: u32, parts: u32) -> u32 {
-        let buckets = u64::from(self.capacity).next_power_of_two();
-        (buckets * u64::from(part) / u64::from(parts)) as u32
     }
 
     /// Reads the next elements. Returns how many there were, and whether they were the last.
@@ -353,6 +347,15 @@ fn last_processor(list: &str) -> Option<usize> {
     list.trim().rsplit([',', '-']).next()?.parse().ok()
 }
 
+/// Returns where a part of a map begins, and the bucket before which it ends. The last one ends where the kernel says so: a hash map
+/// has as many buckets as the next power of two of its entries, but that is the kernel's to change, and other maps have none.
+fn bounds(capacity: u32, part: u32, parts: u32) -> (Place, Option<u32>) {
+    let buckets = u64::from(capacity).next_power_of_two();
+    let bucket = |part: u32| (buckets * u64::from(part) / u64::from(parts)) as u32;
+    let begin = if part == 0 { Place::start() } else { Place::at(bucket(part)) };
+    (begin, (part + 1 < parts).then(|| bucket(part + 1)))
+}
+
 fn columns<K: Plain, V: Plain>(elements: &[(K, V)]) -> (Vec<K>, Vec<V>) {
     elements.iter().map(|(key, value)| (*key, *value)).unzip()
 }
@@ -371,6 +374,20 @@ mod tests {
                 let bounds: Vec<u32> = (0..=parts).map(|part| table.bucket(part, parts)).collect();
                 assert_eq!((bounds[0], bounds[parts as usize]), (0, buckets));
                 assert!(bounds.is_sorted(), "{bounds:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_map_follow_each_other_from_its_start_to_its_end() {
+        for capacity in [1, 3, (1 << 18) + 1, u32::MAX] {
+            for parts in 1..=PARTS_MAX as u32 {
+                let all: Vec<_> = (0..parts).map(|part| bounds(capacity, part, parts)).collect();
+                assert_eq!(all[0].0, Place::start(), "in an array, a position is behind its element");
+                for pair in all.windows(2) {
+                    assert_eq!(pair[0].1, Some(pair[1].0.bucket()), "{capacity} {parts}");
+                }
+                assert_eq!(all.last().unwrap().1, None);
             }
         }
     }

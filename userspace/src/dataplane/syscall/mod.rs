@@ -295,7 +295,7 @@ pub(super) fn delete_batch(map: &impl AsFd, keys: &[u8], count: u32) -> Result<u
 pub(super) const KIND_HASH: u32 = 1;
 
 /// The position of a walk through a map. Has room for the longest key: some map types use it as position.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     bytes: [u8; 512],
     begun: bool,
