@@ -15,7 +15,7 @@ use super::checks::{
 };
 use super::complaints::Complaints;
 use super::egress::Egress;
-use super::fronts::Fronts;
+use super::fronts::Hooks;
 use super::prepared::{Options, Prepared};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
@@ -45,15 +45,6 @@ pub(super) struct Control {
     is_in_step: bool,
     hooks: Hooks,
     complaints: Complaints,
-}
-
-/// Where our programs are.
-#[derive(Debug, Default)]
-struct Hooks {
-    /// Devices that have the TCX program.
-    tcx: BTreeSet<u32>,
-    /// XDP.
-    fronts: Fronts,
 }
 
 /// How often a start waits for deletions.
@@ -175,6 +166,16 @@ impl Control {
         self.carry_out(plan, begun)
     }
 
+    /// Carries out what waits until connections are ended, if any is: backends that are gone are forgotten, and devices that led to
+    /// them are left. To be called from time to time: no order may follow.
+    pub(super) fn finish_removals(&mut self) -> Result<(), StartError> {
+        self.reuse_ids();
+        if self.applied.has_senders_to_forget() {
+            self.bring(Instant::now())?;
+        }
+        Ok(())
+    }
+
     /// The same at a start, with the time that deletions take for which it waits.
     fn bring_at_start(&mut self, begun: Instant) -> Result<Done, StartError> {
         let mut done = self.bring(begun);
@@ -238,6 +239,7 @@ impl Control {
             }
         }
         self.reaper.end_removed(ended)?;
+        self.hooks.tcx.retain(|index| chosen.devices.contains(index));
         // What a backend that is gone sends on a connection that is being ended must not pass us.
         if !self.reaper.is_ending_senders() {
             self.detach(&chosen.devices)?;
@@ -333,7 +335,6 @@ impl Control {
                 info!(device = self.egress.node().name(index), "detached");
             }
         }
-        self.hooks.tcx.retain(|index| keep.contains(index));
         Ok(())
     }
 

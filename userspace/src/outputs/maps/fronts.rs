@@ -18,6 +18,15 @@ const FIELD: &str = "settings.xdpDevices";
 /// What was refused is tried again after this, though nothing has changed: another program may be gone.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// Where our programs are.
+#[derive(Debug, Default)]
+pub(super) struct Hooks {
+    /// Devices that have the TCX program, and lead to what is served.
+    pub(super) tcx: BTreeSet<u32>,
+    /// XDP.
+    pub(super) fronts: Fronts,
+}
+
 /// What was done last. To attach to a device may interrupt it for a moment, so it is not tried with each change of what is served.
 #[derive(Debug, Default)]
 pub(super) struct Fronts {

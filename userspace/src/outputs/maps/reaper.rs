@@ -3,6 +3,7 @@
 //! reload.
 
 use std::collections::BTreeSet;
+use std::mem::take;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -109,7 +110,7 @@ impl Reaper {
         self.ask(Order::End(ended))
     }
 
-    /// Returns ids that nothing has any more, each once. Listeners of a removal that could not be completed are not among them.
+    /// Returns ids that nothing has any more, each once.
     pub(super) fn freed(&mut self) -> Freed {
         let mut all = Freed::default();
         for freed in self.freed.try_iter() {
@@ -150,7 +151,7 @@ struct Again {
     audit: Option<(Census, u32)>,
     later: Vec<Change>,
     freed: Vec<Freed>,
-    /// The first reset looked at all connections.
+    /// The last reset looked at all connections. Two in succession must.
     is_complete: bool,
 }
 
@@ -275,24 +276,32 @@ impl<E: Ender> Duty<E> {
     fn repeat(&mut self) {
         let now = Instant::now();
         let is_due = |again: &mut Again| again.due.is_none_or(|due| due <= now);
-        for again in self.again.extract_if(.., is_due).collect::<Vec<_>>() {
-            let Again { selector, audit, later, freed, is_complete, .. } = again;
-            if let Some((census, generation)) = audit {
+        for mut again in self.again.extract_if(.., is_due).collect::<Vec<_>>() {
+            if let Some((census, generation)) = again.audit.take() {
                 self.audit(&census, generation);
             }
-            let is_complete = self.reset(&selector) && is_complete;
-            if let Err(error) = self.expirer.write(&later) {
-                warn!(%error, "what nothing leads to any more is still there, and is deleted again");
-                self.again.push(Again { due: due(), later, freed, is_complete, ..Again::default() });
-                continue;
+            let was_complete = again.is_complete;
+            again.is_complete = self.reset(&again.selector);
+            let is_complete = was_complete && again.is_complete;
+            if is_complete {
+                again.selector = Selector::default();
             }
-            for mut freed in freed {
-                if !is_complete {
-                    freed.listeners.clear();
-                    freed.senders.clear();
+            let written = self.expirer.write(&again.later);
+            if let Err(error) = &written {
+                warn!(%error, "what nothing leads to any more is still there, and is deleted again");
+            } else {
+                again.later.clear();
+                for freed in &mut again.freed {
+                    let mut done = Freed { policies: take(&mut freed.policies), ..Freed::default() };
+                    if is_complete {
+                        done = Freed { policies: done.policies, ..take(freed) };
+                    }
+                    // Without a receiver, the maps are another process's to write.
+                    drop(self.freed.send(done));
                 }
-                // Without a receiver, the maps are another process's to write.
-                drop(self.freed.send(freed));
+            }
+            if written.is_err() || !is_complete {
+                self.again.push(Again { due: due(), ..again });
             }
         }
     }
@@ -486,23 +495,36 @@ mod tests {
 
     /// What refers to it was not found, and would belong to the listener that has the id next.
     #[test]
-    fn ids_of_listeners_are_not_free_after_an_unsuccessful_walk() {
-        for (first, second) in [(true, true), (false, true), (true, false), (false, false)] {
+    fn after_an_unsuccessful_walk_others_follow_and_ids_of_listeners_are_not_free_before_two_found_all() {
+        let unsuccessful = [
+            (&[true, true][..], 2),
+            (&[false, true, true], 3),
+            (&[true, false, true, true], 4),
+            (&[false, false, true, true], 4),
+        ];
+        for (walks, least) in unsuccessful {
             let (sender, freed) = mpsc::channel();
             let mut duty = Duty::new(Fake::default(), sender, Swept::default());
             let listeners = BTreeSet::from([7]);
             let selector = Selector { listeners: listeners.clone(), ..Selector::default() };
             let senders = BTreeSet::from([IpAddr::from([10, 1, 0, 1]).into()]);
-            let gone = Freed { listeners, policies: BTreeSet::from([3]), senders: senders.clone() };
-            duty.expirer.fails = !first;
+            let gone = Freed {
+                listeners: listeners.clone(),
+                policies: BTreeSet::from([3]),
+                senders: senders.clone(),
+            };
+            duty.expirer.fails = !walks[0];
             duty.end(Ended { selector, freed: vec![gone], ..Ended::default() });
-            duty.again.iter_mut().for_each(|again| again.due = None);
-            duty.expirer.fails = !second;
-            duty.repeat();
-            let freed = freed.try_recv().unwrap();
-            assert_eq!(freed.policies, BTreeSet::from([3]), "their ranges are deleted in any case");
-            assert_eq!(freed.listeners.contains(&7), first && second, "{first} {second}");
-            assert_eq!(freed.senders == senders, first && second, "they may reply to what was not found");
+            for (walk, succeeds) in (2..).zip(&walks[1..]) {
+                duty.again.iter_mut().for_each(|again| again.due = None);
+                duty.expirer.fails = !succeeds;
+                duty.repeat();
+                let freed = freed.try_recv().unwrap();
+                assert_eq!(freed.policies.contains(&3), walk == 2, "their ranges are deleted in any case");
+                assert_eq!(freed.listeners == listeners, walk == least, "{walks:?} {walk}");
+                assert_eq!(freed.senders == senders, walk == least, "they may reply to what was not found");
+            }
+            assert!(duty.again.is_empty());
         }
     }
 

@@ -164,9 +164,12 @@ impl Worker {
         }
     }
 
-    /// Reads what the command line wrote, and looks for what other programs changed.
+    /// Finishes removals, reads what the command line wrote, and looks for what other programs changed.
     fn look(&mut self) {
         let Stage::Writing(control) = &mut self.stage else { return };
+        if let Err(error) = control.finish_removals() {
+            warn!(%error, "not all that is gone is forgotten");
+        }
         // Not more often, however many orders there are.
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
