@@ -209,6 +209,8 @@ fn a_backend_that_is_gone_is_known_until_its_connections_are_ended() {
     ended.iter_mut().for_each(|open| open.assert_reset(ENDED));
     // The resets are repeated after a second.
     assert!(eventually(Duration::from_secs(5), || known().is_empty()), "{:?}", known());
+    let is_left = || scene.daemon.log().contains("detached");
+    assert!(eventually(Duration::from_secs(1), is_left), "{}", scene.daemon.log());
 }
 
 /// Its replies may not come by a device with the program.
