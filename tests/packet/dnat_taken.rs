@@ -1,12 +1,16 @@
 //! Delivery `dnat`: another connection of the client, by another VIP or port, has its port at the backend already.
 
+use std::mem::offset_of;
+
 use common::maps::event::Expiry;
 use common::maps::flow::{Connection, HalfOpen, RECORD_LOCKED, Reply};
 use common::maps::name;
+use common::maps::settings::Cursors;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family};
 use tests::packet::Segment;
 use tests::program::{Outcome, Programs, Sizes};
+use tests::schedule::{Change, Place};
 use tests::tuple::backend_tuple;
 use tests::world::Device;
 
@@ -20,6 +24,8 @@ use crate::setup::{backend_id, backend_socket, forget_all, with_backends};
 const OTHER_PORT: u16 = 20_002;
 /// The number of a SYN that nobody proves.
 const FORGED_ISN: u32 = 0x2222_0000;
+/// The generation of a connection that has no record.
+const NO_RECORD: u32 = u32::MAX;
 
 /// Returns a client that has our SYN-ACK by another port, and its first segment, while a SYN that a stranger sent in its name has its port at
 /// the backend.
@@ -81,6 +87,84 @@ fn while_another_cpu_holds_the_record_of_such_a_syn_the_client_waits() {
     }
 }
 
+/// The half-open record of the other SYN is removed before its port is claimed: in between, one more SYN in its name may come.
+#[test]
+fn a_syn_that_takes_the_port_meanwhile_makes_the_client_wait() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    programs.tcp_listener(OTHER_PORT);
+    for family in FAMILIES {
+        let forged = caller(family);
+        let (client, first) = behind_a_forged_syn(&mut programs, forged, false);
+        let nat = backend_tuple(backend_socket(family, 0), client.dial.client());
+        let next = [Change::replace(name::NATS, &nat, &Reply::to(&forged.tuple(), NO_RECORD))];
+        // Counted down where the record ends.
+        let ended = Place::new(name::CURSORS, &0u32, offset_of!(Cursors, half_opens));
+        let next = programs.behind_access(&ended, 1, &next).expect("a hardware breakpoint");
+        let outcome = client.give(&mut programs, &first);
+        assert!(next.happened());
+        drop(next);
+        assert_eq!(outcome.counted, [(Reason::SynOldReset, 1), (Reason::ConnectBusy, 1)]);
+        assert_eq!(half_open(&programs, forged), None);
+        assert_eq!(programs.entry::<_, Reply>(name::NATS, nat).unwrap().tuple(), forged.tuple());
+        // It repeats its hello, and is served once the port is free.
+        programs.remove::<_, Reply>(name::NATS, nat);
+        assert_eq!(client.give(&mut programs, &first).counted, [(Reason::ConnectSyn, 1)]);
+        forget_all(&mut programs);
+    }
+}
+
+/// Another CPU claims the port before it stores its record, and removes the record before the claim.
+#[test]
+fn a_port_whose_holder_has_no_record_is_no_reason_for_rst() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    programs.tcp_listener(OTHER_PORT);
+    for family in FAMILIES {
+        for tls in [false, true] {
+            let other = caller(family);
+            let honest = if tls { dial(family) } else { other.to_port(OTHER_PORT) };
+            let nat = backend_tuple(backend_socket(family, 0), honest.client());
+            programs.insert(name::NATS, nat, Reply::to(&other.tuple(), NO_RECORD));
+            let outcome = programs.ingress(Device::Client, &honest.syn().bytes());
+            assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+            let client = honest.shake(&mut programs);
+            let first = client.at(0);
+            let first = if tls { first.payload(usual_hello()) } else { first };
+            assert_dropped(&client.give(&mut programs, &first), Reason::ConnectBusy);
+            assert_eq!(programs.entry::<_, Reply>(name::NATS, nat).unwrap().tuple(), other.tuple());
+            programs.remove::<_, Reply>(name::NATS, nat);
+            assert_eq!(client.give(&mut programs, &first).counted, [(Reason::ConnectSyn, 1)]);
+            forget_all(&mut programs);
+        }
+    }
+}
+
+/// It has proved that it is there, as the other one has.
+#[test]
+fn a_client_that_waits_for_its_backend_keeps_its_port() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let waiting = dial(family).shake(&mut programs);
+        let honest = caller(family);
+        let backend = backend_tuple(backend_socket(family, 0), honest.client());
+        // For a SYN-ACK of ours.
+        programs.insert(name::NATS, backend, Reply::to(&waiting.dial.tuple(), NO_RECORD));
+        let client = honest.shake(&mut programs);
+        forget_all(&mut programs);
+        let hello = waiting.at(0).payload(usual_hello());
+        assert_eq!(waiting.give(&mut programs, &hello).counted, [(Reason::ConnectSyn, 1)]);
+        for segment in [honest.syn(), client.at(0)] {
+            let outcome = programs.ingress(Device::Client, &segment.bytes());
+            assert_eq!(outcome.counted, [(Reason::ConnectNoPort, 1)]);
+        }
+        let holder: Reply = programs.entry(name::NATS, backend).unwrap();
+        assert_eq!(holder.tuple(), waiting.dial.tuple());
+        forget_all(&mut programs);
+    }
+}
+
 /// The client would repeat its SYN to the same backend until it gives up.
 #[test]
 fn a_client_whose_port_has_a_connection_with_the_backend_itself_is_led_to_another_one() {
@@ -119,15 +203,19 @@ fn a_client_whose_port_has_a_connection_with_the_backend_itself_is_led_to_anothe
     }
 }
 
-/// A client that waits for the first of three backends that see its port, and the addresses of the others.
+/// A client that waits for the first backend that it chose, and the addresses of the others.
 #[track_caller]
-fn waiting(programs: &mut Programs, family: Family) -> (Client, Segment, Backend, Vec<std::net::SocketAddr>) {
+fn waiting(
+    programs: &mut Programs,
+    family: Family,
+    count: u8,
+) -> (Client, Segment, Backend, Vec<std::net::SocketAddr>) {
     let client = dial(family).shake(programs);
     let hello = client.at(0).payload(usual_hello());
     let syn = sent(&client.give(programs, &hello));
     let first = Backend { address: syn.to, source: syn.from, timestamps: true };
-    let all = [0, 1, 2].map(|number| backend_socket(family, number));
-    (client, hello, first, all.into_iter().filter(|address| *address != syn.to).collect())
+    let all = (0..count).map(|number| backend_socket(family, number));
+    (client, hello, first, all.filter(|address| *address != syn.to).collect())
 }
 
 /// Gives the client's port at a backend to its connection by another port.
@@ -137,9 +225,15 @@ fn take(programs: &mut Programs, client: Client, address: std::net::SocketAddr) 
 }
 
 fn three(family: Family) -> Programs {
+    seeing(family, 3)
+}
+
+/// Programs with this many backends, each of which sees its clients' ports.
+fn seeing(family: Family, count: u8) -> Programs {
     let mut programs = ready();
-    with_backends(&mut programs, 3);
-    keep_sources(&mut programs, &[0, 1, 2].map(|number| backend_id(family, number)));
+    with_backends(&mut programs, count);
+    let ids: Vec<u32> = (0..count).map(|number| backend_id(family, number)).collect();
+    keep_sources(&mut programs, &ids);
     programs
 }
 
@@ -150,7 +244,7 @@ fn a_backend_where_the_clients_port_is_taken_is_passed_over() {
         let mut programs = three(family);
         for silent in [false, true] {
             for taken in [0, 1] {
-                let (client, hello, first, others) = waiting(&mut programs, family);
+                let (client, hello, first, others) = waiting(&mut programs, family, 3);
                 take(&mut programs, client, others[taken]);
                 let outcome: Outcome = match silent {
                     false => first.refuse(&mut programs),
@@ -177,7 +271,7 @@ fn while_its_port_is_taken_everywhere_else_a_client_keeps_a_silent_backend() {
     tests::skip_without_root!();
     for family in FAMILIES {
         let mut programs = three(family);
-        let (client, hello, first, others) = waiting(&mut programs, family);
+        let (client, hello, first, others) = waiting(&mut programs, family, 3);
         for address in others {
             take(&mut programs, client, address);
         }

@@ -308,9 +308,17 @@ fn holder(dial: &mut Dial) -> Option<(&'static mut HalfOpen, u32)> {
 }
 
 verified! {
-    /// Whether a half-open connection has the backend's side in `dial.nat`.
-    pub(crate) fn has_side as half_open_has_side(dial: Dial) -> bool {
-        holder(dial).is_some()
+    /// Whether the backend's side in `dial.nat` is refused to others: a connection has it whose client proved that it is there, or the
+    /// client has the backend's own address. Otherwise a half-open connection has it, or nobody any more, or one whose record another CPU
+    /// stores or removes.
+    pub(crate) fn is_proven as half_open_proven_holder(dial: Dial) -> bool {
+        if dial.nat.backend == dial.nat.source {
+            return true;
+        }
+        let Some(generation) = delivery::holder(&dial.nat, &mut dial.victim) else { return false };
+        // In this order: a connection that waits becomes a flow.
+        maps::pending(&dial.victim).is_some_and(|pending| pending.connection.generation == generation)
+            || maps::flow(&dial.victim).is_some_and(|flow| flow.connection.generation == generation)
     }
 }
 

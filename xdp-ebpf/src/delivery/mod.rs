@@ -87,6 +87,12 @@ pub(crate) fn holder(nat: &BackendTuple, client: &mut ClientTuple) -> Option<u32
     reply::holder(nat, client)
 }
 
+/// Claims the backend's side in `dial.nat`, which another connection had until now; `false`: the next one has it already.
+#[inline(always)]
+pub(crate) fn take_over(received: &Received, dial: &Dial) -> bool {
+    reply::claim(&dial.nat, &received.client, dial.connection.generation)
+}
+
 /// Whether the segment is a reply to the connection with this backend's side. An element of the map of
 /// replies may be reused for another key as soon as it is removed. So a record found through it is used only
 /// when the segment's own addresses and ports match.

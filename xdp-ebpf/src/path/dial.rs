@@ -89,24 +89,30 @@ verified! {
 }
 
 verified! {
-    /// Ends the half-open connection that has the backend's side in `dial.nat`, and resets its backend, which would answer our own SYN
-    /// for it. `Err`: there is none, or it has not ended yet.
+    /// Ends the half-open connection that has the backend's side in `dial.nat`, claims that side, and resets the backend, which would
+    /// answer our own SYN for the other one. `Err`: there is none, or it has not ended yet, or another SYN was faster.
+    ///
+    /// The RST is lost where the next hop is not resolved (`EmitCopyLost`); most often the other SYN did not arrive there either. The client
+    /// is not made to wait for that: only its own SYN has the next hop resolved. If the backend has the other SYN nevertheless, its
+    /// answers are strays, and another backend is tried.
     pub(super) fn push_out as dial_push_out[Skb, skb](
         received: Received, dial: Dial, draft: Draft, cursors: Cursors
     ) -> Result<(), Exit> {
+        emit::learn_partial(skb, received)?;
         let seq = half_open::push_out(dial).map_err(|is_held| match is_held {
             true => Exit::drop(Reason::ConnectBusy),
-            false => Exit::reset(Reason::ConnectNoPort),
+            false if half_open::is_proven(dial) => Exit::reset(Reason::ConnectNoPort),
+            false => Exit::drop(Reason::ConnectBusy),
         })?;
+        let is_claimed = delivery::take_over(received, dial);
         delivery::address(draft, &dial.nat);
         draft::reset_at(draft, seq);
-        emit::learn_partial(skb, received)?;
         if emit::copy(skb, received, draft, cursors) {
             maps::count_event(Reason::SynOldReset);
         }
         // Of the packet in hand, whose checksum was verified, only the bytes that were kept are used from now on.
         received.partial_known = true;
-        Ok(())
+        if is_claimed { Ok(()) } else { Err(Exit::drop(Reason::ConnectBusy)) }
     }
 }
 

@@ -113,11 +113,12 @@ fn hold(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     s.dial.connection.generation = maps::next_generation();
     if let Err(exit) = delivery::open(skb, &mut s.received, &mut s.dial) {
         // Backends that see the client's own port know one connection on it. The client's flow, which this SYN gives up, has it
-        // until the client proves that it sent the SYN. So has another SYN that nobody proved, by another VIP or port.
+        // until the client proves that it sent the SYN. So has another SYN that nobody proved, by another VIP or port. A look-up
+        // that finds nobody may come between two steps of another CPU.
         let gives_way = !delivery::owns_source(&s.dial.connection)
             && match exit.verdict() {
                 Verdict::Drop => maps::flow(&s.received.client).is_some(),
-                _ => half_open::has_side(&mut s.dial),
+                _ => !half_open::is_proven(&mut s.dial),
             };
         return if gives_way { Ok(false) } else { Err(exit) };
     }

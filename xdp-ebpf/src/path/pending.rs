@@ -111,8 +111,7 @@ fn open(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     if !is_taken || delivery::owns_source(&s.dial.connection) {
         return opened;
     }
-    dial::push_out(skb, &mut s.received, &mut s.dial, &mut s.draft, &mut s.cursors)?;
-    delivery::open(skb, &mut s.received, &mut s.dial)
+    dial::push_out(skb, &mut s.received, &mut s.dial, &mut s.draft, &mut s.cursors)
 }
 
 /// Stores the record, which waits for its backend from now on, and counts it as such: no longer for its source, but for
