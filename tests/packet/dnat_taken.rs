@@ -237,6 +237,45 @@ fn seeing(family: Family, count: u8) -> Programs {
     programs
 }
 
+/// Only three are asked for at once, and its own may still answer.
+#[test]
+fn while_its_port_is_taken_at_the_next_three_a_client_keeps_its_backend() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = seeing(family, 5);
+        for (silent, accepts) in [(true, true), (true, false), (false, false)] {
+            let (client, hello, first, others) = waiting(&mut programs, family, 5);
+            for address in &others {
+                take(&mut programs, client, *address);
+            }
+            let again = |programs: &mut Programs| {
+                if silent { client.give(programs, &hello) } else { first.refuse(programs) }
+            };
+            if silent {
+                again(&mut programs);
+            }
+            let outcome = again(&mut programs);
+            assert_eq!(outcome.counted, [(Reason::ConnectAgain, 1)]);
+            assert_eq!(sent(&outcome).to, first.address);
+            assert_eq!(first.owner(&programs), Some(client.dial.tuple()));
+            if accepts {
+                first.accept(&mut programs);
+                assert!(client.flow(&programs).is_some());
+            } else {
+                // The search goes on behind them.
+                for address in &others {
+                    programs.remove::<_, Reply>(name::NATS, backend_tuple(*address, client.dial.client()));
+                }
+                let outcome = again(&mut programs);
+                assert!(outcome.counted.contains(&(Reason::ConnectNext, 1)), "{:?}", outcome.counted);
+                assert!(others.contains(&sent(&outcome).to));
+                assert_eq!(first.owner(&programs), None);
+            }
+            forget_all(&mut programs);
+        }
+    }
+}
+
 #[test]
 fn a_backend_where_the_clients_port_is_taken_is_passed_over() {
     tests::skip_without_root!();

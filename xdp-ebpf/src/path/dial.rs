@@ -36,19 +36,19 @@ pub(super) fn again(skb: Skb, s: &mut Scratch) -> Exit {
 }
 
 verified! {
-    /// Gives up the backend that was tried last and claims the next one. If the one tried last is the only usable one, it
-    /// is asked again. An exit with verdict `Redirect` means that the SYN must be sent; otherwise the record is still
+    /// Gives up the backend that was tried last and claims the next one. If the one tried last is the only usable one, or
+    /// the next [`TAKEN_MAX`] have the client's port taken, it is asked again. An exit with verdict `Redirect` means that the SYN must be sent; otherwise the record is still
     /// held, unless it is over.
     pub(super) fn next as dial_next[Skb, skb](received: Received, dial: Dial, waiting: Waiting) -> Exit {
         connect::resume(dial, &waiting.pending);
         let mut claimed = claim_next(skb, received, dial, waiting);
         for _ in 1..TAKEN_MAX {
-            let is_taken = claimed == Err(Exit::reset(Reason::ConnectNoPort));
-            if is_taken && !delivery::owns_source(&dial.connection) {
+            if is_taken(claimed, dial) {
                 claimed = claim_next(skb, received, dial, waiting);
             }
         }
-        if claimed == Ok(false) {
+        // Among more backends, one that answers or has the port free may come later: the search goes on from where it is.
+        if claimed == Ok(false) || is_taken(claimed, dial) {
             return match connect::again(received, dial, waiting) {
                 Ok(()) => Exit::sent(Reason::ConnectAgain),
                 Err(exit) => exit,
@@ -72,6 +72,12 @@ verified! {
             }
         }
     }
+}
+
+/// Whether the backend sees the client's own port, which another connection has there.
+#[inline(always)]
+fn is_taken(claimed: Result<bool, Exit>, dial: &Dial) -> bool {
+    claimed == Err(Exit::reset(Reason::ConnectNoPort)) && !delivery::owns_source(&dial.connection)
 }
 
 verified! {
