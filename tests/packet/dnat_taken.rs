@@ -114,6 +114,29 @@ fn a_syn_that_takes_the_port_meanwhile_makes_the_client_wait() {
     }
 }
 
+/// Its own SYN has the kernel ask for the link address, which a copy cannot wait for.
+#[test]
+fn where_the_next_hop_is_not_known_the_client_dials_without_the_rst() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = direct();
+        programs.tcp_listener(OTHER_PORT);
+        let forged = caller(family);
+        let (client, first) = behind_a_forged_syn(&mut programs, forged, false);
+        let backend = backend_socket(family, 0);
+        let neighbour = format!("neigh del {} dev {}\n", backend.ip(), Device::Backend.name());
+        programs.world.change(|node| node.ip(&neighbour)).unwrap();
+        // What the programs remember of the next hop is over.
+        std::thread::sleep(std::time::Duration::from_millis(140));
+        let outcome = client.give(&mut programs, &first);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1), (Reason::EmitCopyLost, 1)]);
+        let syn = sent(&outcome);
+        assert_eq!((syn.from, syn.to), (client.dial.client(), backend));
+        assert_eq!(outcome.emitted, []);
+        assert_eq!(half_open(&programs, forged), None);
+    }
+}
+
 /// Another CPU claims the port before it stores its record, and removes the record before the claim.
 #[test]
 fn a_port_whose_holder_has_no_record_is_no_reason_for_rst() {

@@ -37,8 +37,8 @@ pub(super) fn again(skb: Skb, s: &mut Scratch) -> Exit {
 
 verified! {
     /// Gives up the backend that was tried last and claims the next one. If the one tried last is the only usable one, or
-    /// the next [`TAKEN_MAX`] have the client's port taken, it is asked again. An exit with verdict `Redirect` means that the SYN must be sent; otherwise the record is still
-    /// held, unless it is over.
+    /// the next [`TAKEN_MAX`] have the client's port taken, it is asked again. An exit with verdict `Redirect` means that the SYN
+    /// must be sent; otherwise the record is still held, unless it is over.
     pub(super) fn next as dial_next[Skb, skb](received: Received, dial: Dial, waiting: Waiting) -> Exit {
         connect::resume(dial, &waiting.pending);
         let mut claimed = claim_next(skb, received, dial, waiting);
