@@ -84,9 +84,14 @@ fn question() -> Heartbeat {
     }
 }
 
-/// The frame of a question of this node.
-pub(crate) fn question_of(sender: u64) -> Vec<u8> {
-    frame(&body(&Heartbeat { sender, ..question() }))
+/// The frame of a question of this node, from this link address.
+pub(crate) fn question_of(sender: u64, from: [u8; 6]) -> Vec<u8> {
+    frame_to(GROUP, from, &body(&Heartbeat { sender, ..question() }))
+}
+
+/// The frame of this node's answer to ours.
+pub(crate) fn answer_of(sender: u64, from: [u8; 6]) -> Vec<u8> {
+    frame_to(OWN, from, &body(&Heartbeat { kind: ANSWER, sender, receiver: OWN_ID, ..question() }))
 }
 
 /// Each kind of heartbeat without entries that is handed on to the agent.

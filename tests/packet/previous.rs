@@ -167,18 +167,40 @@ fn what_comes_from_the_previous_owner_does_not_go_back_to_it() {
 #[test]
 fn while_the_previous_owner_is_silent_its_connections_are_reset() {
     tests::skip_without_root!();
-    let mut programs = on_segment(own_segment());
+    let mut programs = on_segment(attended());
     announce(&mut programs, OWNER_HERE);
     moves(&mut programs, 0, 0);
     let stray = strays(Family::V4).remove(0);
     assert_reset(&mut programs, &stray, "it was never there");
     heard(&mut programs, now_ns() - PRESENT_NS);
     assert_reset(&mut programs, &stray, "it was there too long ago");
-    // Another node lives.
-    programs.ingress(Device::Client, &question_of(PEERS_ID + 1));
-    assert_reset(&mut programs, &stray, "another node is there");
+    let mut after = |frame: Vec<u8>, what: &str| {
+        programs.ingress(Device::Client, &frame);
+        assert_reset(&mut programs, &stray, what);
+    };
+    after(answer_of(PEERS_ID + 1, BEFORE), "another node is there");
+    // One that asks may be deaf.
+    after(question_of(PEERS_ID, BEFORE), "it has answered nothing");
+    // Its frames come from elsewhere now: nothing that is sent to the old link address reaches it.
+    after(answer_of(PEERS_ID, OWN), "it has another link address");
+    let mut last = BEFORE;
+    last[5] ^= 1;
+    after(answer_of(PEERS_ID, last), "it has another link address");
+    assert_counts(&mut programs, &answer_of(PEERS_ID, BEFORE));
+    programs.clear::<PeerKey, Peer>(name::PEERS);
+    assert_reset(&mut programs, &stray, "it is not known");
+}
+
+/// The node of [`own_segment`], whose agent lives all through the test.
+fn attended() -> OnSegment {
+    OnSegment { stamp_ns: always(), ..own_segment() }
+}
+
+/// Asserts that the frame shows that the previous owner is there.
+#[track_caller]
+fn assert_counts(programs: &mut Programs, frame: &[u8]) {
     let before = now_ns();
-    programs.ingress(Device::Client, &question_of(PEERS_ID));
+    programs.ingress(Device::Client, frame);
     let device = programs.world.ifindex(Device::Client);
     let peers = programs.entries::<PeerKey, Peer>(name::PEERS);
     let [(key, peer)] = peers[..] else { panic!("one is known, and no other is kept: {peers:?}") };
@@ -187,13 +209,25 @@ fn while_the_previous_owner_is_silent_its_connections_are_reset() {
     assert!((before..=now_ns()).contains(&peer.heard_ns));
     // A moment is enough, where the machine has one.
     let is_passed = (0..100).any(|_| {
-        programs.ingress(Device::Client, &question_of(PEERS_ID));
+        programs.ingress(Device::Client, frame);
         let outcome = programs.ingress(Device::Client, &stray.bytes());
+    let stray = strays(Family::V4).remove(0);
         outcome.counted == [(Reason::PreviousPassed, 1)]
     });
     assert!(is_passed);
-    programs.clear::<PeerKey, Peer>(name::PEERS);
-    assert_reset(&mut programs, &stray, "it is not known");
+}
+
+/// Nobody asks for this node then, and no answers come.
+#[test]
+fn without_an_agent_here_the_previous_owners_questions_show_that_it_is_there() {
+    tests::skip_without_root!();
+    let mut programs = on_segment(OnSegment { stamp_ns: now_ns() - PRESENT_NS, ..own_segment() });
+    announce(&mut programs, OWNER_HERE);
+    moves(&mut programs, 0, 0);
+    let stray = strays(Family::V4).remove(0);
+    programs.ingress(Device::Client, &question_of(PEERS_ID, OWN));
+    assert_reset(&mut programs, &stray, "it has another link address");
+    assert_counts(&mut programs, &question_of(PEERS_ID, BEFORE));
 }
 
 /// What proves a handshake in full, and what follows it.

@@ -78,6 +78,13 @@ impl Gate {
 }
 
 impl Segment {
+    /// Whether the agent says nothing any more: so nobody asks for this node, and no answer shows that another one receives what is sent to
+    /// it. It is known well before the last answer is too old.
+    #[inline(always)]
+    pub const fn is_silent(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.stamp_ns) > PRESENT_NS / 2
+    }
+
     /// Returns the part that [`Gate`] is.
     #[inline(always)]
     pub const fn gate(&self) -> Gate {
@@ -115,5 +122,14 @@ mod tests {
         // Another CPU wrote both after this one had read its clock.
         assert!(!Gate { stamp_ns: late + 5, ..gate }.is_closed(late + 5, late));
         assert!(gate.is_closed(late + 5, late));
+    }
+
+    #[test]
+    fn an_agent_is_silent_before_the_last_answer_to_it_is_too_old() {
+        let segment = |stamp_ns| Segment { stamp_ns, ..zerocopy::FromZeros::new_zeroed() };
+        let now = 10 * SECOND;
+        let ages = [0, SECOND / 2, SECOND / 2 + 1, SECOND].map(|age| segment(now - age).is_silent(now));
+        assert_eq!(ages, [false, false, true, true]);
+        assert!(!segment(now + 5).is_silent(now), "another CPU wrote it after this one had read its clock");
     }
 }

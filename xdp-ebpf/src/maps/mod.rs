@@ -335,10 +335,13 @@ pub(crate) fn note_heard(device: u32, now_ns: HeardNs) {
     }
 }
 
-/// Notes when a node was last there that announced something before this one did; of others nothing is kept.
+/// Notes when a node was last there that announced something before this one did; of others nothing is kept. A node that has another
+/// link address now (`from`) cannot be reached by the one that is known.
 #[inline(always)]
-pub(crate) fn note_peer(key: &PeerKey, now_ns: HeardNs) {
-    if let Some(peer) = peer(key) {
+pub(crate) fn note_peer(key: &PeerKey, from: u64, now_ns: HeardNs) {
+    if let Some(peer) = peer(key)
+        && peer.link == from
+    {
         atomic::write_long(&mut peer.heard_ns, now_ns);
     }
 }

@@ -1,6 +1,7 @@
 //! Heartbeats of the nodes of a segment: whether this node lives is answered here, so that a dead agent is not taken for a dead node.
 
 use common::decide::tables;
+use common::maps::next_hop::link;
 use common::maps::previous::PeerKey;
 use common::maps::segment::Segment;
 use common::reason::Reason;
@@ -56,9 +57,14 @@ verified! {
             return refused;
         }
         let now_ns = kernel::monotonic_ns();
-        if asked.kind == ASK || asked.kind == ANSWER && asked.receiver == segment.node {
+        let answers_us = asked.kind == ANSWER && asked.receiver == segment.node;
+        if asked.kind == ASK || answers_us {
             maps::note_heard(device, now_ns);
-            maps::note_peer(&PeerKey::new(asked.sender, device), now_ns);
+        }
+        // A node that asks may be one that receives nothing. Only without an agent here, which gets no answers, does a question do.
+        if answers_us || asked.kind == ASK && segment.is_silent(now_ns) {
+            let from = link(h.word(FRAME + 6), h.be16(FRAME + 10).to_be());
+            maps::note_peer(&PeerKey::new(asked.sender, device), from, now_ns);
         }
         if asked.kind != ASK {
             return Err(Exit::next(Reason::HeartbeatPassed));
