@@ -23,7 +23,8 @@ verified! {
         if !previous::find(skb, received, &mut peer, cookie)? {
             return Ok(());
         }
-        match neighbour::announced(skb, &received.segment.tuple.vip)? {
+        // While its gate is closed, this node is silent about the address, but the packet came here.
+        match neighbour::owned(skb, &received.segment.tuple.vip)? {
             Some(mut announced) if announced.is_here() => {
                 Err(previous::send(skb, received, &mut peer, &mut announced))
             }

@@ -173,7 +173,20 @@ const OWNER_GATED: u16 = u16::MAX;
 
 /// Looks up how an address is announced on the packet's device; `None`: not at all. While the node's gate is closed, it is not here.
 #[inline(always)]
-pub(crate) fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
+fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
+    let Some(mut announced) = owned(skb, address)? else { return Ok(None) };
+    // No other node may take what is this node's alone.
+    if announced.owner == OWNER_ONLY {
+        announced.owner = OWNER_HERE;
+    } else if announced.owner == OWNER_HERE && is_gate_closed(skb)? {
+        announced.owner = OWNER_GATED;
+    }
+    Ok(Some(announced))
+}
+
+/// Looks up how an address is announced on the packet's device, whether the node's gate is closed or not.
+#[inline(always)]
+pub(crate) fn owned(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
     let key = AlignedKey(AnnouncedKey { address: *address, device: skb.ifindex() });
     let mut announced = Announced::zeroed();
     let found = tables::stable(&mut announced, |to| {
@@ -182,16 +195,7 @@ pub(crate) fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>
             true
         })
     });
-    if !found.map_err(Exit::refused)? {
-        return Ok(None);
-    }
-    // No other node may take what is this node's alone.
-    if announced.owner == OWNER_ONLY {
-        announced.owner = OWNER_HERE;
-    } else if announced.owner == OWNER_HERE && is_gate_closed(skb)? {
-        announced.owner = OWNER_GATED;
-    }
-    Ok(Some(announced))
+    Ok(found.map_err(Exit::refused)?.then_some(announced))
 }
 
 verified! {
