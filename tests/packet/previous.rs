@@ -15,8 +15,10 @@ use tests::schedule::{Change, Place};
 use tests::world::Device;
 
 use crate::check::{assert_dropped, reset_of};
-use crate::half_open::{TCP_PORT, knock, tcp};
-use crate::heartbeat::{OWN, PEERS_ID, SECOND, now_ns, on_segment, question_of, segment as own_segment};
+use crate::half_open::{TCP_PORT, half_open, knock, tcp};
+use crate::heartbeat::{
+    OWN, PEERS_ID, SECOND, answer_of, now_ns, on_segment, question_of, segment as own_segment,
+};
 use crate::icmp::error;
 use crate::neighbour::announce;
 use crate::open::open;
@@ -209,9 +211,9 @@ fn assert_counts(programs: &mut Programs, frame: &[u8]) {
     assert_eq!(peer.link, Peer::new(0, BEFORE).link, "a frame's sender changes nothing");
     assert!((before..=now_ns()).contains(&peer.heard_ns));
     // A moment is enough, where the machine has one.
+    let stray = strays(Family::V4).remove(0);
     let is_passed = (0..100).any(|_| {
         programs.ingress(Device::Client, frame);
-    let stray = strays(Family::V4).remove(0);
         let outcome = programs.ingress(Device::Client, &stray.bytes());
         outcome.counted == [(Reason::PreviousPassed, 1)]
     });
@@ -301,8 +303,6 @@ fn a_syn_and_what_belongs_to_a_connection_here_stay_here() {
         // A segment that is not the waiting connection's own.
         let other = waiting.dial.segment().seq(1 << 30).ack(9).payload(*b"data");
         assert_eq!(counted(&other), [(Reason::SynCookieMismatch, 1)]);
-        let other = knocked.segment().seq(1 << 30).ack(9).payload(*b"data");
-        assert_eq!(counted(&other), [(Reason::SynCookieMismatch, 1)]);
         assert_eq!(counted(&dial(family).port(41_003).syn()), [(Reason::SynAnswered, 1)]);
         assert_eq!(counted(&dial(family).port(41_004).to_port(TCP_PORT).syn()), [(Reason::SynForwarded, 1)]);
         // A SYN that acknowledges something starts nothing, and is of no connection.
@@ -310,6 +310,33 @@ fn a_syn_and_what_belongs_to_a_connection_here_stay_here() {
             counted(&dial(family).port(41_005).segment().flags(flag::SYN).seq(5).ack(9)),
             [(Reason::SynCookieMismatch, 1)]
         );
+    }
+}
+
+/// Anybody can send one in a client's name.
+#[test]
+fn a_syn_that_nobody_proved_keeps_no_segment_from_the_previous_owner() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = tcp(Sizes::default(), 1);
+        let knocked = dial(family).to_port(TCP_PORT);
+        knock(&mut programs, knocked);
+        announce(&mut programs, OWNER_HERE);
+        let others = [
+            knocked.segment().seq(1 << 30).ack(9).payload(*b"data"),
+            knocked.segment().seq(1 << 30).ack(9),
+            knocked.segment().seq(1 << 30).rst(),
+        ];
+        for (other, here) in
+            others.into_iter().zip([Reason::SynCookieMismatch, Reason::SynCookieMismatch, Reason::SynStray])
+        {
+            moves(&mut programs, 0, always());
+            assert_passed(&programs.ingress(Device::Client, &other.bytes()), &passed_on(&other));
+            heard(&mut programs, 0);
+            let outcome = programs.ingress(Device::Client, &other.bytes());
+            assert_eq!(outcome.counted, [(here, 1)], "no other node is there");
+        }
+        assert!(half_open(&programs, knocked).is_some(), "it goes on");
     }
 }
 

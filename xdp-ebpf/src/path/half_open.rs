@@ -2,12 +2,13 @@
 
 use common::reason::Reason;
 
-use crate::connection::cookie::{self, PROOF_FIRST, PROOF_KEEP_ALIVE, PROOF_LATER};
+use crate::connection::cookie::{self, PROOF_FIRST, PROOF_KEEP_ALIVE, PROOF_LATER, PROOF_NONE};
 use crate::connection::{count, half_open as record};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
 use crate::packet::RST;
+use crate::path::previous;
 use crate::scratch::{Dial, Held, Received, Scratch};
 use crate::segment::{draft, emit};
 use crate::stage::classify::Class;
@@ -44,7 +45,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         return Err(reset(skb, s));
     }
     if !half_open::acknowledged(segment, &s.half_open.record) {
-        return by_cookie(s);
+        return by_cookie(skb, s);
     }
     match half_open::open(received, &mut s.half_open, &mut s.flow) {
         Ok(()) => {
@@ -56,15 +57,17 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
 }
 
-/// Handles a segment that acknowledges nothing of this connection: its cookie may admit another one instead.
+/// Handles a segment that acknowledges nothing of this connection: its cookie may admit another one instead. Nobody has proved the SYN of
+/// this one, so it keeps nothing from a connection that may be open at the node that announced the address before.
 #[inline(always)]
-fn by_cookie(s: &mut Scratch) -> Result<Class, Exit> {
+fn by_cookie(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     s.dial.proof = cookie::proof(&mut s.received, &mut s.waiting);
+    if matches!(s.dial.proof, PROOF_FIRST | PROOF_KEEP_ALIVE) {
+        record::remove_held(&mut s.received, &mut s.half_open);
+        return Ok(Class::New);
+    }
+    previous::pass(skb, &mut s.received, s.dial.proof, 0)?;
     match s.dial.proof {
-        PROOF_FIRST | PROOF_KEEP_ALIVE => {
-            record::remove_held(&mut s.received, &mut s.half_open);
-            Ok(Class::New)
-        }
         PROOF_LATER => Err(Exit::drop(Reason::SynEarly)),
         _ => Err(Exit::reset(Reason::SynCookieMismatch)),
     }
@@ -87,7 +90,10 @@ pub(super) fn pass_syn(skb: Skb, s: &mut Scratch) -> Exit {
 fn reset(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
     if !half_open::abandoned(&received.segment, &s.half_open.record) {
-        return Exit::drop(Reason::SynStray);
+        return match previous::pass(skb, received, PROOF_NONE, 0) {
+            Err(exit) => exit,
+            Ok(()) => Exit::drop(Reason::SynStray),
+        };
     }
     record::remove_held(received, &mut s.half_open);
     emit::keep_received(received);
