@@ -1,6 +1,7 @@
 //! Connections that may be open at the node that announced the address before: their segments, and ICMP errors about them, go on to it.
 
 use common::decide::cookie::LIFE_NS;
+use common::decide::previous::CLOSED_NS;
 use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE, OWNER_HERE, OWNER_ONLY};
 use common::maps::name;
 use common::maps::previous::{Peer, PeerKey, Previous};
@@ -41,7 +42,7 @@ fn moves(programs: &mut Programs, age_ns: u64, heard_ns: HeardNs) {
     let since_ns = now_ns().checked_sub(age_ns).expect("the machine has been up for minutes");
     for family in FAMILIES {
         let key = AnnouncedKey { device, address: vip(family).into() };
-        programs.insert(name::PREVIOUS, key, Previous { epoch: 7, since_ns, node: PEERS_ID });
+        programs.insert(name::PREVIOUS, key, Previous { epoch: 7, since_ns, node: PEERS_ID, closed_ns: 0 });
     }
     heard(programs, heard_ns);
 }
@@ -152,6 +153,33 @@ fn only_the_node_that_announces_the_address_passes_on() {
         let (near, far) = (Device::Backend.near_mac(), Device::Backend.far_mac());
         let outcome = programs.ingress(Device::Backend, &stray(family).ethernet(near, far).bytes());
         assert_eq!(outcome.counted, [(Reason::SynCookieMismatch, 1)]);
+    }
+}
+
+/// Clients that do not know the new owner's link address yet send it here.
+#[test]
+fn who_left_the_address_to_another_node_passes_on_for_a_while() {
+    tests::skip_without_root!();
+    let mut programs = moved(0, always());
+    announce(&mut programs, OWNER_ELSEWHERE);
+    let device = programs.world.ifindex(Device::Client);
+    let close = |programs: &mut Programs, closed_ns| {
+        for family in FAMILIES {
+            let key = AnnouncedKey { device, address: vip(family).into() };
+            let entry = Previous { epoch: 7, since_ns: now_ns(), node: PEERS_ID, closed_ns };
+            programs.insert(name::PREVIOUS, key, entry);
+        }
+    };
+    for family in FAMILIES {
+        let stray = strays(family).remove(0);
+        close(&mut programs, now_ns());
+        assert_passed(&programs.ingress(Device::Client, &stray.bytes()), &passed_on(&stray));
+        // The new owner may be that one itself.
+        let back = stray.clone().ethernet(OWN, BEFORE);
+        let outcome = programs.ingress(Device::Client, &back.bytes());
+        assert_eq!(outcome.counted, [(Reason::SynCookieMismatch, 1)]);
+        close(&mut programs, now_ns() - CLOSED_NS);
+        assert_reset(&mut programs, &stray, "it left the address long ago");
     }
 }
 
@@ -398,7 +426,7 @@ fn an_entry_that_becomes_anothers_is_not_believed() {
     let stray = strays(Family::V4).remove(0).bytes();
     let key = AnnouncedKey { device, address: vip(Family::V4).into() };
     let peer = PeerKey::new(PEERS_ID, device);
-    let other = Previous { epoch: 8, since_ns: now_ns(), node: PEERS_ID + 1 };
+    let other = Previous { epoch: 8, since_ns: now_ns(), node: PEERS_ID + 1, closed_ns: 0 };
     let changes = [
         (Place::new(name::PREVIOUS, &key, 0), Change::write(name::PREVIOUS, &key, 0, &other)),
         (Place::new(name::PEERS, &peer, 8), Change::write(name::PEERS, &peer, 8, &OWN)),

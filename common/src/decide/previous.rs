@@ -5,6 +5,15 @@ use super::cookie::LIFE_NS;
 use crate::maps::previous::{Peer, Previous};
 use crate::maps::segment::PRESENT_NS;
 
+/// How long a node passes on what belongs to an address that it announces no more: until clients know the new owner's link address.
+pub const CLOSED_NS: u64 = 10_000_000_000;
+
+/// Whether this node passes on what belongs to an address, which it announces (`is_here`) or another node.
+#[inline(always)]
+pub const fn is_passing(previous: &Previous, is_here: bool, now_ns: u64) -> bool {
+    is_here | (previous.closed_ns != 0) & (now_ns.saturating_sub(previous.closed_ns) < CLOSED_NS)
+}
+
 /// Whether a packet goes on to the previous owner of its address, which has no connection here. It came `from` this link address, packed as
 /// the owner's; what has a full cookie (`has_cookie`) may start a connection, or be the repetition of one that did so there.
 ///
@@ -26,7 +35,7 @@ mod tests {
     const SINCE: u64 = 50 * SECOND;
     const LINK: [u8; 6] = [2, 0, 0, 0, 0, 9];
     const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 1];
-    const PREVIOUS: Previous = Previous { epoch: 7, since_ns: SINCE, node: 3 };
+    const PREVIOUS: Previous = Previous { epoch: 7, since_ns: SINCE, node: 3, closed_ns: 0 };
 
     fn from(link: [u8; 6]) -> u64 {
         Peer::new(0, link).link
@@ -58,6 +67,19 @@ mod tests {
     fn times_that_another_cpu_wrote_a_moment_later_count_as_now() {
         let previous = Previous { since_ns: SINCE + 5, ..PREVIOUS };
         assert!(passes(&previous, &Peer::new(SINCE + 5, LINK), from(CLIENT), true, SINCE));
+    }
+
+    #[test]
+    fn for_a_while_also_what_belongs_to_an_address_goes_on_that_is_announced_no_more() {
+        let at = |closed_ns, now| is_passing(&Previous { closed_ns, ..PREVIOUS }, false, now);
+        let closed = 60 * SECOND;
+        assert!(at(closed, closed) && at(closed, closed + CLOSED_NS - 1));
+        assert!(at(closed + 5, closed), "another CPU wrote it after this one had read its clock");
+        assert!(!at(closed, closed + CLOSED_NS) && !at(closed, closed + 3_600 * SECOND));
+        assert!(!at(0, 1) && !at(0, closed), "another node announces it, and did before");
+        for closed_ns in [0, closed] {
+            assert!(is_passing(&Previous { closed_ns, ..PREVIOUS }, true, closed + 3_600 * SECOND));
+        }
     }
 
     #[test]

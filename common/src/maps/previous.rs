@@ -4,14 +4,17 @@ use super::next_hop::link;
 use super::segment::HeardNs;
 
 map_struct! {
-    /// Value of `PREVIOUS`: who announced an address that this node announces, by the epoch before. Connections may be open there.
-    pub struct Previous = 24 {
+    /// Value of `PREVIOUS`: who announced an address that this node announces, or did until a moment ago, by the epoch before. Connections
+    /// may be open there.
+    pub struct Previous = 32 {
         /// The epoch by which this node announces the address.
         pub epoch: u64,
         /// Since when, by the clock of [`super::segment::Segment`].
         pub since_ns: u64,
         /// Id of the node that did before.
         pub node: u64,
+        /// When this node left the address to another one; 0: it did not.
+        pub closed_ns: u64,
     }
 }
 

@@ -13,22 +13,19 @@ use crate::verified::verified;
 verified! {
     /// Passes a packet of no connection on to the node that announced its address before, while that answers: `proof` is what the segment
     /// proves. A SYN does not go on, nor what came while a connection on the same ports waits here (`waits`). Only the owner passes
-    /// something on: the node to which it goes resets what it does not know. `Ok`: the packet is this node's.
+    /// something on, and who was it until a moment ago: the node to which it goes resets what it does not know. `Ok`: the packet is this
+    /// node's.
     pub(super) fn pass as previous_pass[Skb, skb](received: Received; proof: u32, waits: u32) -> Result<(), Exit> {
         if waits != 0 || received.segment.has(SYN) {
             return Ok(());
         }
+        // While its gate is closed, this node is silent about the address, but the packet came here.
+        let Some(mut announced) = neighbour::owned(skb, &received.segment.tuple.vip)? else { return Ok(()) };
         let cookie = u32::from(matches!(proof, PROOF_FIRST | PROOF_KEEP_ALIVE));
         let mut peer = Peer::zeroed();
-        if !previous::find(skb, received, &mut peer, cookie)? {
-            return Ok(());
-        }
-        // While its gate is closed, this node is silent about the address, but the packet came here.
-        match neighbour::owned(skb, &received.segment.tuple.vip)? {
-            Some(mut announced) if announced.is_here() => {
-                Err(previous::send(skb, received, &mut peer, &mut announced))
-            }
-            _ => Ok(()),
+        match previous::find(skb, received, &mut peer, cookie, u32::from(announced.is_here()))? {
+            true => Err(previous::send(skb, received, &mut peer, &mut announced)),
+            false => Ok(()),
         }
     }
 }

@@ -28,8 +28,9 @@ const V6_HOPS_AT: u32 = ETH_BYTES + 7;
 struct AlignedKey(AnnouncedKey);
 
 verified! {
-    /// Finds the node that the packet goes on to, if it goes on. `has_cookie` is 1 for a segment that proves a handshake in full.
-    pub(crate) fn find as previous_find[Skb, skb](received: Received, peer: Peer; has_cookie: u32) -> Result<bool, Exit> {
+    /// Finds the node that the packet goes on to, if it goes on. `has_cookie` is 1 for a segment that proves a handshake in full, `is_here`
+    /// for an address that this node announces.
+    pub(crate) fn find as previous_find[Skb, skb](received: Received, peer: Peer; has_cookie: u32, is_here: u32) -> Result<bool, Exit> {
         let device = skb.ifindex();
         let key = AlignedKey(AnnouncedKey { address: received.segment.tuple.vip, device });
         let mut before = Previous::zeroed();
@@ -47,7 +48,9 @@ verified! {
             true => link(h.word(V4_FRAME + 6), h.be16(V4_FRAME + 10).to_be()),
             false => link(h.word(V6_FRAME + 6), h.be16(V6_FRAME + 10).to_be()),
         };
-        Ok(previous::passes(&before, peer, from, has_cookie == 1, kernel::monotonic_ns()))
+        let now_ns = kernel::monotonic_ns();
+        let is_passing = previous::is_passing(&before, is_here == 1, now_ns);
+        Ok(is_passing & previous::passes(&before, peer, from, has_cookie == 1, now_ns))
     }
 }
 

@@ -148,7 +148,6 @@ fn connections_live_on_at_the_previous_owner_while_their_address_moves() {
     move_on(&mut segment, 2);
     second.until_all_went_on(&segment);
     assert!(passed(&segment, 2) > 0);
-    assert_eq!(second.end(), Vec::<String>::new(), "{}", segment.logs());
     // The third node may announce nothing any more.
     let third = Uploads::start(&segment);
     segment
@@ -160,5 +159,8 @@ fn connections_live_on_at_the_previous_owner_while_their_address_moves() {
     });
     third.until_all_went_on(&segment);
     assert!(passed(&segment, 1) > through_second);
+    // Until the client knew the link address of the node that has them back, the excluded one passed on what it still sent there.
+    second.until_all_went_on(&segment);
+    assert_eq!(second.end(), Vec::<String>::new(), "{}", segment.logs());
     assert_eq!(third.end(), Vec::<String>::new(), "{}", segment.logs());
 }

@@ -294,10 +294,12 @@ impl Announcements {
             Step::Close(address) => {
                 let on_device = (device, address);
                 self.schedule.end(on_device);
+                // First, or what comes in between would be reset.
+                let closed = speakers.close(&on_device);
                 if kernel.give(on_device, OWNER_ELSEWHERE)? {
                     info!(%address, device, "this node does not announce the address any more");
                 }
-                speakers.forget(&on_device)
+                speakers.leave(&on_device).and(closed)
             }
             Step::Send(frame) => {
                 if let Err(error) = kernel.send_frame(device, &frame) {

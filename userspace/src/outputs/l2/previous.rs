@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use common::decide::previous::CLOSED_NS;
 use common::maps::announced::AnnouncedKey;
 use common::maps::name;
 use common::maps::previous::{Peer, PeerKey, Previous as Entry};
@@ -47,17 +48,23 @@ pub(super) struct PreviousOwners {
     owners: Table<AnnouncedKey, Entry>,
     peers: Table<PeerKey, Peer>,
     index: Index,
+    /// When this node left addresses to others that it still knows.
+    closed: BTreeMap<OnDevice, u64>,
 }
 
 impl PreviousOwners {
     /// Opens the maps, and reads what an earlier agent left in them.
     pub(super) fn open(pins: &Pins) -> Result<Self, TableError> {
         let owners = Table::open(pins.folder(), name::PREVIOUS)?;
-        let mut index = Index::default();
+        let (mut index, mut closed) = (Index::default(), BTreeMap::new());
         owners.walk(|key: &AnnouncedKey, entry: &Entry| {
-            index.insert((key.device, key.address.into()), entry.node);
+            let on_device = (key.device, key.address.into());
+            index.insert(on_device, entry.node);
+            if entry.closed_ns != 0 {
+                closed.insert(on_device, entry.closed_ns);
+            }
         })?;
-        Ok(Self { owners, peers: Table::open(pins.folder(), name::PEERS)?, index })
+        Ok(Self { owners, peers: Table::open(pins.folder(), name::PEERS)?, index, closed })
     }
 
     /// This node announces an address by this epoch, and another one did by the epoch before. What is known of the same epoch stays: the
@@ -68,8 +75,13 @@ impl PreviousOwners {
         epoch: u64,
         previous: Option<Previous>,
     ) -> Result<(), TableError> {
-        if self.owners.look_up(&key(on_device))?.is_some_and(|entry| entry.epoch == epoch) {
-            return Ok(());
+        match self.owners.look_up(&key(on_device))?.filter(|entry| entry.epoch == epoch) {
+            Some(entry) if entry.closed_ns == 0 => return Ok(()),
+            Some(entry) => {
+                self.closed.remove(on_device);
+                return self.owners.put(&key(on_device), &Entry { closed_ns: 0, ..entry });
+            }
+            None => {}
         }
         self.forget(on_device)?;
         let Some(Previous { node, link, is_alive }) = previous else { return Ok(()) };
@@ -77,7 +89,7 @@ impl PreviousOwners {
         let now_ns = now_ns();
         let peer = Peer::new(if is_alive { now_ns } else { 0 }, link);
         let stored = self.peers.put(&PeerKey::new(node, device), &peer);
-        let entry = Entry { epoch, since_ns: now_ns, node };
+        let entry = Entry { epoch, since_ns: now_ns, node, closed_ns: 0 };
         if let Err(error) = stored.and_then(|()| self.owners.put(&key(on_device), &entry)) {
             warn!(%error, device, %address, "connections that are open at the node that announced the address before are reset");
             return Ok(());
@@ -86,8 +98,27 @@ impl PreviousOwners {
         Ok(())
     }
 
+    /// Another node announces the address from now on. Until clients know its link address, the programs go on passing on what they send
+    /// here: they judge the time, so that nothing is left of an agent that dies.
+    pub(super) fn close(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
+        let Some(entry) = self.owners.look_up(&key(on_device))? else { return Ok(()) };
+        let closed_ns = now_ns();
+        self.owners.put(&key(on_device), &Entry { closed_ns, ..entry })?;
+        self.closed.insert(*on_device, closed_ns);
+        Ok(())
+    }
+
+    /// Forgets what the programs do not pass on any more.
+    pub(super) fn sweep(&mut self, now_ns: u64) -> Result<(), TableError> {
+        let is_over = |closed_ns: u64| now_ns.saturating_sub(closed_ns) >= CLOSED_NS;
+        let over: Vec<OnDevice> =
+            self.closed.iter().filter(|(_, closed_ns)| is_over(**closed_ns)).map(|(key, _)| *key).collect();
+        over.iter().try_for_each(|on_device| self.forget(on_device))
+    }
+
     /// This node does not announce the address any more.
     pub(super) fn forget(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
+        self.closed.remove(on_device);
         self.owners.remove(&key(on_device))?;
         if let Some(node) = self.index.remove(on_device) {
             self.peers.remove(&PeerKey::new(node, on_device.0))?;

@@ -244,7 +244,7 @@ impl Speakers {
 
     /// Does what is due at this time, which is `now_ns` by the clock of the programs. Returns what is to be done, and what failed.
     pub(super) fn turn(&mut self, now: Instant, now_ns: u64) -> (Steps, Option<TableError>) {
-        let (mut steps, mut failed) = (Vec::new(), None);
+        let (mut steps, mut failed) = (Vec::new(), self.maps.previous.sweep(now_ns).err());
         for (device, number) in self.twins.sends(self.on.keys().copied(), now) {
             steps.extend(self.on.get(&device).map(|speaker| (device, speaker.echo(number))));
         }
@@ -283,6 +283,16 @@ impl Speakers {
         let previous = self.on.get(device).and_then(|speaker| speaker.previous(address, now));
         let kept = self.maps.previous.keep(on_device, epoch, previous);
         self.maps.bids.0.put(&key(on_device), &Bid { epoch }).and(kept)
+    }
+
+    /// Another node announces the address from now on.
+    pub(super) fn close(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
+        self.maps.previous.close(on_device)
+    }
+
+    /// Forgets the epoch of an address that another node announces.
+    pub(super) fn leave(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
+        self.maps.bids.forget(on_device)
     }
 
     /// Forgets both.
