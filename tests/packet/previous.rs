@@ -7,7 +7,7 @@ use common::maps::name;
 use common::maps::previous::{Peer, PeerKey, Previous};
 use common::maps::segment::{HeardNs, PRESENT_NS, Segment as OnSegment};
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, Family, vip};
+use tests::addresses::{FAMILIES, Family, TLS_PORT, vip};
 use tests::compare::assert_bytes;
 use tests::icmp::{Icmp, quotation, time_exceeded, too_big, unreachable};
 use tests::packet::{Segment, flag};
@@ -24,6 +24,7 @@ use crate::icmp::error;
 use crate::neighbour::announce;
 use crate::open::open;
 use crate::scene::{Client, dial, ready, usual_hello};
+use crate::source_ranges::{POLICY, admit_far, admitted, listener_policy};
 
 /// The node that announced the addresses before.
 const BEFORE: [u8; 6] = [2, 0, 0, 0, 1, 0x55];
@@ -153,6 +154,24 @@ fn only_the_node_that_announces_the_address_passes_on() {
         let (near, far) = (Device::Backend.near_mac(), Device::Backend.far_mac());
         let outcome = programs.ingress(Device::Backend, &stray(family).ethernet(near, far).bytes());
         assert_eq!(outcome.counted, [(Reason::SynCookieMismatch, 1)]);
+    }
+}
+
+/// Its agent may be dead, and not know the ranges.
+#[test]
+fn who_is_refused_here_is_not_passed_on() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    admit_far(&mut programs);
+    announce(&mut programs, OWNER_HERE);
+    listener_policy(&mut programs, TLS_PORT, POLICY);
+    moves(&mut programs, 0, always());
+    for family in FAMILIES {
+        let (inside, _, outside) = admitted(family);
+        let stray = |host| dial(family).host(host).segment().seq(77).ack(9).payload(vec![0x5a; 700]);
+        assert_reset(&mut programs, &stray(outside), "it is outside of the listener's ranges");
+        let within = stray(inside);
+        assert_passed(&programs.ingress(Device::Client, &within.bytes()), &passed_on(&within));
     }
 }
 

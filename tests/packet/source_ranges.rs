@@ -21,23 +21,23 @@ use crate::scene::{Dial, Offer, dial, ready, usual_hello};
 use crate::setup::{forget_all, nats, route_counts, with_second_route};
 
 /// The policy of these tests.
-const POLICY: u16 = 0x0102;
+pub(crate) const POLICY: u16 = 0x0102;
 
 /// Returns the network of `far(family, 2, _)`, and a host outside of it.
-fn admitted(family: Family) -> (IpAddr, u32, IpAddr) {
+pub(crate) fn admitted(family: Family) -> (IpAddr, u32, IpAddr) {
     let bits = if family.is_v4() { 24 } else { 64 };
     (far(family, 2, 1), bits, far(family, 3, 1))
 }
 
 /// Lets the policy admit the hosts `far(family, 2, _)` of both families.
-fn admit_far(programs: &mut Programs) {
+pub(crate) fn admit_far(programs: &mut Programs) {
     for family in FAMILIES {
         let (network, bits, _) = admitted(family);
         programs.policy(POLICY, network, bits);
     }
 }
 
-fn listener_policy(programs: &mut Programs, port: u16, policy: u16) {
+pub(crate) fn listener_policy(programs: &mut Programs, port: u16, policy: u16) {
     for family in FAMILIES {
         let key = ListenerKey { address: vip(family).into(), port: Port::new(port), reserved: [0; 2] };
         let listener: Listener = programs.entry(name::LISTENERS, key).expect("a listener");

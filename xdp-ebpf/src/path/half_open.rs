@@ -2,13 +2,13 @@
 
 use common::reason::Reason;
 
+use super::previous;
 use crate::connection::cookie::{self, PROOF_FIRST, PROOF_KEEP_ALIVE, PROOF_LATER, PROOF_NONE};
 use crate::connection::{count, half_open as record};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
 use crate::packet::RST;
-use crate::path::previous;
 use crate::scratch::{Dial, Held, Received, Scratch};
 use crate::segment::{draft, emit};
 use crate::stage::classify::Class;
@@ -66,7 +66,7 @@ fn by_cookie(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         record::remove_held(&mut s.received, &mut s.half_open);
         return Ok(Class::New);
     }
-    previous::pass(skb, &mut s.received, s.dial.proof, 0)?;
+    previous::pass(skb, &mut s.received, &mut s.dial.listener, s.dial.proof, 0)?;
     match s.dial.proof {
         PROOF_LATER => Err(Exit::drop(Reason::SynEarly)),
         _ => Err(Exit::reset(Reason::SynCookieMismatch)),
@@ -90,7 +90,7 @@ pub(super) fn pass_syn(skb: Skb, s: &mut Scratch) -> Exit {
 fn reset(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
     if !half_open::abandoned(&received.segment, &s.half_open.record) {
-        return match previous::pass(skb, received, PROOF_NONE, 0) {
+        return match previous::pass(skb, received, &mut s.dial.listener, PROOF_NONE, 0) {
             Err(exit) => exit,
             Ok(()) => Exit::drop(Reason::SynStray),
         };

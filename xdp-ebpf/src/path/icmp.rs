@@ -59,7 +59,9 @@ pub(super) fn run(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
         Quoted::ToClient => Err(Exit::drop(Reason::IcmpStray)),
         Quoted::Elsewhere => {
             nobodys(s)?;
-            previous::pass(skb, &mut s.received, PROOF_NONE, 0)?;
+            // Of a router, which no policy admits.
+            s.dial.listener.policy = 0;
+            previous::pass(skb, &mut s.received, &mut s.dial.listener, PROOF_NONE, 0)?;
             Err(Exit::drop(Reason::IcmpStray))
         }
         Quoted::Unknown => {

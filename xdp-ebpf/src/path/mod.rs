@@ -179,7 +179,7 @@ fn without_flow(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
     if matches!(class, Class::New | Class::Stray) {
         let waits = u32::from(s.waiting.held | s.half_open.held);
-        previous::pass(skb, &mut s.received, s.dial.proof, waits)?;
+        previous::pass(skb, &mut s.received, &mut s.dial.listener, s.dial.proof, waits)?;
     }
     if class == Class::New {
         class = new::client(skb, s)?;

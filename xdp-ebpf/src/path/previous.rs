@@ -1,5 +1,6 @@
 //! Packets of connections that are not known here, and may be open at the node that announced the address before.
 
+use common::maps::listener::Listener;
 use common::maps::previous::Peer;
 
 use crate::connection::cookie::{PROOF_FIRST, PROOF_KEEP_ALIVE};
@@ -7,15 +8,15 @@ use crate::exit::Exit;
 use crate::kernel::Skb;
 use crate::packet::SYN;
 use crate::scratch::Received;
-use crate::stage::{neighbour, previous};
+use crate::stage::{admit, neighbour, previous};
 use crate::verified::verified;
 
 verified! {
     /// Passes a packet of no connection on to the node that announced its address before, while that answers: `proof` is what the segment
-    /// proves. A SYN does not go on, nor what came while a connection on the same ports waits here (`waits`). Only the owner passes
-    /// something on, and who was it until a moment ago: the node to which it goes resets what it does not know. `Ok`: the packet is this
-    /// node's.
-    pub(super) fn pass as previous_pass[Skb, skb](received: Received; proof: u32, waits: u32) -> Result<(), Exit> {
+    /// proves. A SYN does not go on, nor what came while a connection on the same ports waits here (`waits`), nor whom the listener
+    /// does not admit: a dead agent there may not know. Only the owner passes something on, and who was it until a moment ago: the
+    /// node to which it goes resets what it does not know. `Ok`: the packet is this node's.
+    pub(super) fn pass as previous_pass[Skb, skb](received: Received, listener: Listener; proof: u32, waits: u32) -> Result<(), Exit> {
         if waits != 0 || received.segment.has(SYN) {
             return Ok(());
         }
@@ -24,8 +25,10 @@ verified! {
         let cookie = u32::from(matches!(proof, PROOF_FIRST | PROOF_KEEP_ALIVE));
         let mut peer = Peer::zeroed();
         match previous::find(skb, received, &mut peer, cookie, u32::from(announced.is_here()))? {
-            true => Err(previous::send(skb, received, &mut peer, &mut announced)),
-            false => Ok(()),
+            true if admit::at_listener(received, listener).is_ok() => {
+                Err(previous::send(skb, received, &mut peer, &mut announced))
+            }
+            _ => Ok(()),
         }
     }
 }
