@@ -138,6 +138,10 @@ impl Announcements {
         }
         let mut written = 0;
         for (on_device, value) in &begun {
+            // First, or what comes in between would be reset.
+            if let Some((speakers, _)) = self.speakers.as_mut().filter(|_| !value.is_here()) {
+                speakers.close(on_device)?;
+            }
             if let Err(error) = kernel.put(*on_device, *value) {
                 failed = Some(format!("{} addresses are not announced: {error}", begun.len() - written));
                 break;
