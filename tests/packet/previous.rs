@@ -197,6 +197,11 @@ fn who_left_the_address_to_another_node_passes_on_for_a_while() {
         let back = stray.clone().ethernet(OWN, BEFORE);
         let outcome = programs.ingress(Device::Client, &back.bytes());
         assert_eq!(outcome.counted, [(Reason::SynCookieMismatch, 1)]);
+        // What the node before this one opened now would be lost when this one passes nothing on any more.
+        let client = dial(family).shake(&mut programs);
+        let (what, hello) = &proofs(client)[1];
+        let outcome = programs.ingress(Device::Client, &hello.bytes());
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)], "{what}");
         close(&mut programs, now_ns() - CLOSED_NS);
         assert_reset(&mut programs, &stray, "it left the address long ago");
     }

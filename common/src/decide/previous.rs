@@ -8,10 +8,12 @@ use crate::maps::segment::PRESENT_NS;
 /// How long a node passes on what belongs to an address that it announces no more: until clients know the new owner's link address.
 pub const CLOSED_NS: u64 = 10_000_000_000;
 
-/// Whether this node passes on what belongs to an address, which it announces (`is_here`) or another node.
+/// Whether this node passes on what belongs to an address, which it announces (`is_here`) or another node. After it left the address, it
+/// opens itself what has a full cookie (`has_cookie`): what a node before it opened then would be out of reach some seconds later.
 #[inline(always)]
-pub const fn is_passing(previous: &Previous, is_here: bool, now_ns: u64) -> bool {
-    is_here | (previous.closed_ns != 0) & (now_ns.saturating_sub(previous.closed_ns) < CLOSED_NS)
+pub const fn is_passing(previous: &Previous, is_here: bool, has_cookie: bool, now_ns: u64) -> bool {
+    let is_leaving = (previous.closed_ns != 0) & (now_ns.saturating_sub(previous.closed_ns) < CLOSED_NS);
+    is_here | (is_leaving & !has_cookie)
 }
 
 /// Whether a packet goes on to the previous owner of its address, which has no connection here. It came `from` this link address, packed as
@@ -71,14 +73,16 @@ mod tests {
 
     #[test]
     fn for_a_while_also_what_belongs_to_an_address_goes_on_that_is_announced_no_more() {
-        let at = |closed_ns, now| is_passing(&Previous { closed_ns, ..PREVIOUS }, false, now);
+        let at = |closed_ns, now| is_passing(&Previous { closed_ns, ..PREVIOUS }, false, false, now);
         let closed = 60 * SECOND;
         assert!(at(closed, closed) && at(closed, closed + CLOSED_NS - 1));
         assert!(at(closed + 5, closed), "another CPU wrote it after this one had read its clock");
         assert!(!at(closed, closed + CLOSED_NS) && !at(closed, closed + 3_600 * SECOND));
         assert!(!at(0, 1) && !at(0, closed), "another node announces it, and did before");
         for closed_ns in [0, closed] {
-            assert!(is_passing(&Previous { closed_ns, ..PREVIOUS }, true, closed + 3_600 * SECOND));
+            let previous = Previous { closed_ns, ..PREVIOUS };
+            assert!(is_passing(&previous, true, false, closed + 3_600 * SECOND));
+            assert!(is_passing(&previous, true, true, closed) && !is_passing(&previous, false, true, closed));
         }
     }
 

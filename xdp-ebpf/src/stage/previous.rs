@@ -49,7 +49,7 @@ verified! {
             false => link(h.word(V6_FRAME + 6), h.be16(V6_FRAME + 10).to_be()),
         };
         let now_ns = kernel::monotonic_ns();
-        let is_passing = previous::is_passing(&before, is_here == 1, now_ns);
+        let is_passing = previous::is_passing(&before, is_here == 1, has_cookie == 1, now_ns);
         Ok(is_passing & previous::passes(&before, peer, from, has_cookie == 1, now_ns))
     }
 }
