@@ -139,8 +139,11 @@ impl Announcements {
         let mut written = 0;
         for (on_device, value) in &begun {
             // First, or what comes in between would be reset.
-            if let Some((speakers, _)) = self.speakers.as_mut().filter(|_| !value.is_here()) {
-                speakers.close(on_device)?;
+            if let Some((speakers, _)) = self.speakers.as_mut().filter(|_| !value.is_here())
+                && let Err(error) = speakers.close(on_device)
+            {
+                // The address is left all the same: two nodes would answer for it.
+                failed = Some(format!("what is open at the owner before is reset: {error}"));
             }
             if let Err(error) = kernel.put(*on_device, *value) {
                 failed = Some(format!("{} addresses are not announced: {error}", begun.len() - written));
