@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// After this time a list that fails is not waited for: the definition of Claims may be missing.
+/// After this time a list of which the API server knows nothing is not waited for: the definition of Claims is missing, and they with it.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The watch of all Claims.
@@ -55,9 +55,9 @@ impl ClaimWatch {
         self.stale.as_deref()
     }
 
-    /// Whether its list is to be waited for: it has just been asked for, or comes, however long that takes.
+    /// Whether its list is to be waited for, however long it takes: to judge without it is to judge as if nobody had been granted anything.
     pub(super) fn may_be_listed(&self) -> bool {
-        self.stale.is_none() || self.since.elapsed() <= PATIENCE
+        may_be_listed(self.stale(), self.since.elapsed())
     }
 
     fn read(&mut self, named: Named<Stored>) -> Option<ClaimNews> {
@@ -77,8 +77,33 @@ impl ClaimWatch {
     }
 }
 
+/// The same of one that was asked for so long ago, and cannot be followed for this reason.
+fn may_be_listed(stale: Option<&str>, asked: Duration) -> bool {
+    // As `Trouble` says it.
+    asked <= PATIENCE || !stale.is_some_and(|why| why.starts_with("404 "))
+}
+
 fn stored(claim: Claim) -> Stored {
     let (uid, version) = (claim.uid().unwrap_or_default(), claim.resource_version().unwrap_or_default());
     let is_withdrawn = claim.annotations().contains_key(WITHDRAWN);
     Stored { spec: claim.spec, version, uid, is_withdrawn }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new leader that went on without them took addresses from who had been granted them, in statuses, until the list came.
+    #[test]
+    fn only_a_list_that_nothing_is_known_of_is_not_waited_for() {
+        let missing = "404 NotFound: the server could not find the requested resource";
+        assert!(may_be_listed(Some(missing), PATIENCE));
+        assert!(!may_be_listed(Some(missing), PATIENCE + Duration::from_millis(1)));
+        for passes in
+            ["503 ServiceUnavailable: x", "403 Forbidden: x", "client error (Connect)", "a list of 404 pages"]
+        {
+            assert!(may_be_listed(Some(passes), 100 * PATIENCE), "{passes}");
+        }
+        assert!(may_be_listed(None, 100 * PATIENCE), "it is slow");
+    }
 }
