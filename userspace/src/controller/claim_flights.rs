@@ -226,7 +226,9 @@ impl ClaimFlights {
         match self.pending.get_mut(name) {
             Some(pending) if pending.is_in_flight => pending.is_changed = true,
             Some(_) if was_pruned => drop(self.pending.remove(name)),
-            _ => {}
+            // Nobody has refused what it says now.
+            Some(pending) => pending.is_refused = false,
+            None => {}
         }
     }
 

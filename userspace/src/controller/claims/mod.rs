@@ -307,11 +307,18 @@ impl Claims {
     }
 
     /// Whether the mark does not wait for this one: it is refused for what it says, others are written, and no node loses what it serves.
-    /// Where one may, as after all Claims were deleted, the mark would take from it what is refused.
+    /// Where one may, as after all Claims were deleted, the mark would take from it what is refused. It waits for what is stored and cannot
+    /// be changed or deleted: another Claim may have been granted the same.
     fn is_left_out(&self, name: &str) -> bool {
         let Served { on_nodes, in_statuses } = self.served;
-        let others = self.stored.as_ref().is_some_and(|stored| !stored.is_empty());
-        !on_nodes && !in_statuses && others && self.flights.is_refused(name)
+        if on_nodes || in_statuses || !self.flights.is_refused(name) {
+            return false;
+        }
+        let Some(stored) = &self.stored else { return false };
+        let is_written = |(name, stored): (&String, &Stored)| {
+            self.wanted.get(name).is_some_and(|(_, wanted)| stored.spec.is_same(wanted))
+        };
+        !stored.contains_key(name) && stored.iter().any(is_written)
     }
 
     /// Whether the API server keeps only a part of this one, and agents need no more of it.
@@ -706,6 +713,45 @@ mod tests {
         assert!(!marked(false, true, true, &["x", "y"], 4), "a node that started since may serve it");
         assert!(!marked(false, false, false, &["x", "y"], 4), "it hangs, as all may soon");
         assert!(!marked(false, false, true, &[], 4), "all are refused");
+    }
+
+    /// Nodes would serve it beside who was granted the same meanwhile.
+    #[test]
+    fn the_mark_waits_for_a_refused_claim_that_is_stored_and_for_one_that_has_changed() {
+        let refuse = |scene: &mut Scene, name: &str| {
+            let failure = Failure { why: "403".to_owned(), is_refusal: true };
+            for _ in 0..3 {
+                assert_eq!(scene.claims.next(scene.now).unwrap().0, name);
+                scene.claims.failed(name, &failure, scene.now);
+                scene.now += FAILURE_WAIT_MAX;
+            }
+        };
+        let name = |origin: &str| ClaimOrigin::of(&claim(origin, 443)).unwrap().object_name();
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("gone", 443), claim("kept", 444)], BTreeSet::new(), "t1");
+        scene.send(true);
+        scene.server.remove(SETTLED);
+        scene.claims.clear(true);
+        scene.list();
+        scene.claims.want(vec![claim("kept", 444)], BTreeSet::new(), "t2");
+        scene.claims.note_on_nodes(false);
+        scene.claims.note_in_statuses(false);
+        scene.now += QUIET;
+        refuse(&mut scene, &name("gone"));
+        assert!(!scene.claims.is_left_out(&name("gone")), "it cannot be deleted");
+        // Deleted by others, and asked for again.
+        scene.server.remove(&name("gone"));
+        scene.list();
+        scene.claims.want(vec![claim("gone", 443), claim("kept", 444)], BTreeSet::new(), "t3");
+        refuse(&mut scene, &name("gone"));
+        assert!(scene.claims.is_left_out(&name("gone")));
+        scene.claims.want(vec![claim("gone", 445), claim("kept", 444)], BTreeSet::new(), "t4");
+        assert!(!scene.claims.is_left_out(&name("gone")), "nobody has refused this");
+        // Nothing is written as it is wanted.
+        refuse(&mut scene, &name("gone"));
+        scene.claims.want(vec![claim("gone", 445)], BTreeSet::new(), "t5");
+        assert!(!scene.claims.is_left_out(&name("gone")), "what else is stored goes");
     }
 
     /// The list came before this controller led: what a former one wrote since was written over, and what it wrote, and nobody asks for any
