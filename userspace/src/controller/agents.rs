@@ -267,6 +267,8 @@ fn unread(version: Option<&str>) -> Unknown {
     let is_newer = version.is_some_and(|version| number(version) > number(own));
     let what = match version {
         Some(version) if version == own => "a report that cannot be read".to_owned(),
+        // A Lease may say anything, in any length.
+        Some(version) if number(version).is_none() => "a report whose version is no number".to_owned(),
         Some(version) => format!("a report of version {version:?}, where version {own} is known"),
         None => format!("no report, where version {own} is known"),
     };
@@ -457,7 +459,7 @@ mod tests {
             ),
             (
                 Some("?"),
-                "has a report of version \"?\", where version 2 is known, ",
+                "has a report whose version is no number, ",
                 "; upgrade this agent, or",
             ),
             (None, "has no report, where version 2 is known, ", "; upgrade this agent, or"),
