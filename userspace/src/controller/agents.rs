@@ -457,11 +457,7 @@ mod tests {
                 "has a report of version \"3\", where version 2 is known, ",
                 "; upgrade the controllers",
             ),
-            (
-                Some("?"),
-                "has a report whose version is no number, ",
-                "; upgrade this agent, or",
-            ),
+            (Some("?"), "has a report whose version is no number, ", "; upgrade this agent, or"),
             (None, "has no report, where version 2 is known, ", "; upgrade this agent, or"),
             (Some("own"), "has a report that cannot be read, ", "; upgrade this agent, or"),
         ];
