@@ -51,7 +51,7 @@ mod crowd;
 mod drain;
 mod emit;
 mod hops;
-mod lines;
+mod shared_lines;
 mod icmp;
 mod icmp_error;
 mod narrow;

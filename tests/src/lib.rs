@@ -35,7 +35,7 @@ pub mod pinned;
 /// More flows than a test can open.
 pub mod copies;
 /// Millions of flows in the maps of a daemon.
-pub mod written;
+pub mod written_flows;
 /// The end of threads.
 pub mod stop;
 /// Two packets at the same moment, on two CPUs.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ::tests::written::{self, Draw, Written};
+use ::tests::written_flows::{self, Draw, Written};
 use ::tests::{copies, daemon::Daemon};
 use anyhow::{Context, Result, ensure};
 use common::reason::Reason;
@@ -143,7 +143,8 @@ fn fill(flows: u32, max_flows: u32) -> Result<Filled> {
     if flows > REAL {
         let maps = read::open(&Pins::new(bench.daemon().context("the system is ours")?.pins()))?;
         let behind = BEHIND.min(flows / 4);
-        written = written::write(&maps, Draw::new(SEED), SERVERS.port(), TENANTS, behind, flows - REAL)?;
+        written =
+            written_flows::write(&maps, Draw::new(SEED), SERVERS.port(), TENANTS, behind, flows - REAL)?;
         let clients = written.by_client.len();
         eprintln!(
             "flows: {} written from seed {SEED:#x}, of {clients} clients to {TENANTS} routes, in {:.0?}",
