@@ -50,6 +50,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     let mut command = process::command(process::target().join("debug/bench"));
     command.args(&options).env("VESTIBULE_BIN", built.binary);
     command.env("LOAD_BIN", process::target().join("release/load"));
+    command.env("VESTIBULE_COMMIT", process::commit(&["tests/bench", "README.md"]));
     // Makes the daemon log its timings.
     command.env("VESTIBULE_LOG", "info,userspace=debug");
     process::run("running the benchmark", &mut command, "see what failed above")

@@ -82,6 +82,16 @@ pub(crate) fn answer(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Returns the commit of the tree that is measured; with a `+` if the tree is different from it, `changing` files aside, which measuring writes.
+pub(crate) fn commit(changing: &[&str]) -> String {
+    let commit =
+        answer(command("git").args(["rev-parse", "--short", "HEAD"])).unwrap_or_else(|| "-".to_owned());
+    let others = changing.iter().map(|path| format!(":!{path}"));
+    let mut status = command("git");
+    status.args(["status", "--porcelain", "--untracked-files=no", "--", "."]).args(others);
+    if answer(&mut status).is_some_and(|changed| !changed.is_empty()) { commit + "+" } else { commit }
+}
+
 /// The failure of a program that could not be started.
 pub(crate) fn not_run(step: &str, command: &Command, error: &std::io::Error) -> Failure {
     let program = command.get_program().to_string_lossy();

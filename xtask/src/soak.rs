@@ -20,15 +20,9 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     }
     process::run("building the soak", &mut command, "see the compiler's message above")?;
     let mut command = process::command(process::target().join("debug/soak"));
-    command.args(options).env("VESTIBULE_BIN", built.binary).env("VESTIBULE_COMMIT", commit());
+    command
+        .args(options)
+        .env("VESTIBULE_BIN", built.binary)
+        .env("VESTIBULE_COMMIT", process::commit(&["tests/slow/SOAK.md"]));
     process::run("running the soak", &mut command, "see the report above")
-}
-
-/// The commit that is tested; with a `+` if the tree is different from it.
-fn commit() -> String {
-    let git = |arguments: &[&str]| process::answer(process::command("git").args(arguments));
-    let commit = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "-".to_owned());
-    // The table of runs grows with each of them.
-    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!tests/slow/SOAK.md"]);
-    if changed.is_some_and(|changed| !changed.is_empty()) { commit + "+" } else { commit }
 }

@@ -21,6 +21,8 @@ mod rounds;
 mod workload;
 /// Result rows, and their output as tables and a chart.
 mod table;
+/// The tables in RESULTS.md, one for each workload.
+mod published;
 /// Stores results.
 mod results;
 
@@ -45,14 +47,15 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     if let Some(why) = net::unavailable() {
         bail!("the benchmark {why}");
     }
-    let rows = workload::run(&options.only, &options.effort)?;
+    let measured = workload::run(&options.only, &options.effort)?;
+    let rows: Vec<table::Row> = measured.iter().flat_map(|(_, rows)| rows).cloned().collect();
     println!("\n{}", table::plain(&rows));
     if options.effort.against.is_some() {
         println!("{}", table::plain(&table::against(&rows)));
     }
     results::store(&rows, &options.effort)?;
     if options.write {
-        results::publish(&rows, &options.effort)?;
+        results::publish(&measured, &options.effort)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::published::{Tables, between};
 use crate::rounds::Effort;
 use crate::table::{Row, chart, markdown, summary};
+use crate::workload::{self, Measured};
 
 const CHART: &str = "tests/bench/chart.svg";
 const RESULTS: &str = "tests/bench/RESULTS.md";
 const README: &str = "README.md";
-/// The lines around what `--write` replaces in a document.
-const MARKS: [&str; 2] = ["<!-- cargo xtask bench -->", "<!-- end of cargo xtask bench -->"];
 
 /// Writes table and chart below the target folder.
 pub(crate) fn store(rows: &[Row], effort: &Effort) -> Result<()> {
@@ -24,22 +24,35 @@ pub(crate) fn store(rows: &[Row], effort: &Effort) -> Result<()> {
     Ok(())
 }
 
-/// Writes the whole table to RESULTS.md, the chart beside it, and a summary to README.md.
-pub(crate) fn publish(rows: &[Row], effort: &Effort) -> Result<()> {
+/// Writes the tables of these workloads to RESULTS.md, and from all tables there the chart beside it and the summary in README.md.
+pub(crate) fn publish(measured: &[Measured], effort: &Effort) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tree")?;
+    let results = root.join(RESULTS);
+    let text = fs::read_to_string(&results).with_context(|| format!("reading {RESULTS}"))?;
+    let mut tables = Tables::read(&text).with_context(|| format!("{RESULTS} has no marks for tables"))?;
+    for (name, rows) in measured {
+        tables.replace(name, &format!("Build {}. {}", commit(), table(rows, effort)), &workload::names());
+    }
+    let rows = tables.rows()?;
+    replace(&results, &tables.text())?;
     let chart_path = root.join(CHART);
-    fs::write(&chart_path, chart(rows)).with_context(|| format!("writing {}", chart_path.display()))?;
-    replace(&root.join(RESULTS), &format!("\n{}\n", table(rows, effort)))?;
-    let short = format!("\n![Work per CPU-second]({CHART})\n\n{}\n", summary(rows));
+    fs::write(&chart_path, chart(&rows)).with_context(|| format!("writing {}", chart_path.display()))?;
+    let short = format!("\n![Work per CPU-second]({CHART})\n\n{}\n", summary(&rows));
     replace(&root.join(README), &short)
+}
+
+/// The commit that was measured, as `cargo xtask bench` names it.
+fn commit() -> String {
+    std::env::var("VESTIBULE_COMMIT").unwrap_or_else(|_| "unknown".to_owned())
 }
 
 /// Replaces what is between the marks of a document.
 fn replace(path: &Path, section: &str) -> Result<()> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let new =
-        between(&text, section).with_context(|| format!("{} has no marks for the table", path.display()))?;
-    fs::write(path, new).with_context(|| format!("writing {}", path.display()))
+    let [before, _, after] =
+        between(&text).with_context(|| format!("{} has no marks for the table", path.display()))?;
+    fs::write(path, format!("{before}{section}{after}"))
+        .with_context(|| format!("writing {}", path.display()))
 }
 
 fn table(rows: &[Row], effort: &Effort) -> String {
@@ -49,13 +62,6 @@ fn table(rows: &[Row], effort: &Effort) -> String {
         machine(),
         markdown(rows)
     )
-}
-
-/// Returns the text with `section` between the marks.
-fn between(text: &str, section: &str) -> Option<String> {
-    let (before, rest) = text.split_once(MARKS[0])?;
-    let (_, after) = rest.split_once(MARKS[1])?;
-    Some(format!("{before}{}{section}{}{after}", MARKS[0], MARKS[1]))
 }
 
 /// Describes the machine: kernel, processor, number of CPUs.
@@ -74,17 +80,4 @@ fn machine() -> String {
 fn target() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.ancestors().nth(2).map_or_else(|| PathBuf::from("target"), Path::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_between_the_marks_is_replaced() {
-        let text = format!("a\n{}old{}\nb\n", MARKS[0], MARKS[1]);
-        let new = between(&text, "\nnew\n").unwrap();
-        assert_eq!(new, format!("a\n{}\nnew\n{}\nb\n", MARKS[0], MARKS[1]));
-        assert_eq!(between("no marks", ""), None);
-    }
 }

@@ -160,13 +160,17 @@ pub(crate) fn summary(rows: &[Row]) -> String {
     text
 }
 
-/// Draws bars with their intervals, grouped by workload, for all rows with a figure per CPU-second, except
-/// those of `direct`.
+/// Draws bars with their intervals, grouped by workload, for all rows with a figure per CPU-second of workloads that `direct` carries too,
+/// except those of `direct`.
 pub(crate) fn chart(rows: &[Row]) -> String {
     const LEFT: f64 = 330.0;
     const SCALE: f64 = 380.0;
-    let ratios: Vec<&Row> =
-        rows.iter().filter(|row| row.system != "direct" && row.figure.contains("CPU-s")).collect();
+    let direct: Vec<&str> =
+        rows.iter().filter(|row| row.system == "direct").map(|row| row.workload.as_str()).collect();
+    let is_drawn = |row: &&Row| {
+        row.system != "direct" && row.figure.contains("CPU-s") && direct.contains(&row.workload.as_str())
+    };
+    let ratios: Vec<&Row> = rows.iter().filter(is_drawn).collect();
     let height = 40 + ratios.len() * 18;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{height}\" font-family=\"sans-serif\" \
@@ -276,7 +280,9 @@ mod tests {
             )
         );
         assert!(plain(&rows).lines().count() == 3);
-        let chart = chart(&rows);
+        let other = Row { workload: "among many".to_owned(), ..row("vestibule, few", 1.0, None, 0) };
+        let chart = chart(&[rows.to_vec(), vec![other]].concat());
+        assert!(!chart.contains("among many"), "no part of plain forwarding: {chart}");
         assert!(chart.contains(">vestibule</text>") && !chart.contains(">direct</text>"), "{chart}");
         assert_eq!(chart.matches("<rect").count(), 2);
     }

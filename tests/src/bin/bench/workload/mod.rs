@@ -50,8 +50,16 @@ const WORKLOADS: [Workload; 17] = [
     ("flows", flows::measure),
 ];
 
+/// The rows of a workload, by its name.
+pub(crate) type Measured = (&'static str, Vec<Row>);
+
+/// The names of all workloads, in order.
+pub(crate) fn names() -> Vec<&'static str> {
+    WORKLOADS.iter().map(|(name, _)| *name).collect()
+}
+
 /// Runs all workloads, or those whose names begin with one of `only`.
-pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Row>> {
+pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Measured>> {
     let chosen = |name: &str| only.is_empty() || only.iter().any(|wanted| name.starts_with(wanted.as_str()));
     let workloads = if effort.against.is_some() { &WORKLOADS[..CARRIED] } else { &WORKLOADS[..] };
     let known: Vec<&str> = workloads.iter().map(|(name, _)| *name).collect();
@@ -62,15 +70,15 @@ pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Row>> {
     if workloads.iter().any(|(name, _)| *name == "flows" && chosen(name)) {
         flows::check_memory(effort)?;
     }
-    let mut rows = Vec::new();
+    let mut all = Vec::new();
     for (name, work) in workloads.iter().filter(|(name, _)| chosen(name)) {
         let begun = std::time::Instant::now();
         let measured = work(effort)?;
         eprintln!("{name}: {:.0?}", begun.elapsed());
         print!("{}", crate::table::plain(&measured));
-        rows.extend(measured);
+        all.push((*name, measured));
     }
-    Ok(rows)
+    Ok(all)
 }
 
 /// Formats a number with commas.
@@ -105,13 +113,16 @@ mod tests {
             return;
         }
         let effort = Effort { rounds: 2, milliseconds: 200, quick: true, flows: 0, against: None };
-        let rows = run(&["ask".to_owned()], &effort).unwrap();
-        assert_eq!(rows.len(), 2);
-        assert!(rows.iter().all(|row| row.failures == 0 && row.value.is_some_and(|value| value.value > 0.0)));
+        let rows = |effort: &Effort| run(&["ask".to_owned()], effort).unwrap().remove(0).1;
+        let first = rows(&effort);
+        assert_eq!(first.len(), 2);
+        assert!(
+            first.iter().all(|row| row.failures == 0 && row.value.is_some_and(|value| value.value > 0.0))
+        );
 
         // The same build also as the old one: a second daemon that takes turns with the first.
         let against = Some(::tests::daemon::binary().unwrap());
-        let rows = run(&["ask".to_owned()], &Effort { against, ..effort }).unwrap();
+        let rows = rows(&Effort { against, ..effort });
         let systems: Vec<&str> = rows.iter().map(|row| row.system.as_str()).collect();
         assert_eq!(systems, ["direct", "vestibule", "old", "new/old"]);
         assert!(rows.iter().all(|row| row.failures == 0 && row.value.is_some_and(|value| value.value > 0.0)));
