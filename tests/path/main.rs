@@ -44,6 +44,7 @@ mod full_order;
 mod drift;
 mod source_ranges;
 mod removed;
+mod behind;
 mod affinity;
 mod local;
 mod reconnect;

@@ -43,6 +43,8 @@ pub struct Daemon {
     pins: Pins,
     netns: PathBuf,
     arguments: Vec<String>,
+    /// `VESTIBULE_LOG`.
+    log: Option<&'static str>,
     notify: UnixDatagram,
     child: Option<Child>,
 }
@@ -65,7 +67,12 @@ impl Daemon {
         notify.set_read_timeout(Some(Duration::from_millis(20)))?;
         let arguments = arguments.iter().map(ToString::to_string).collect();
         let (binary, pins, netns) = (binary()?, Pins::new()?, namespace.path());
-        Ok(Self { binary, folder, pins, netns, arguments, notify, child: None })
+        Ok(Self { binary, folder, pins, netns, arguments, log: None, notify, child: None })
+    }
+
+    /// Sets what the daemon logs. Must be called before the start.
+    pub fn log_more(&mut self, filter: &'static str) {
+        self.log = Some(filter);
     }
 
     /// Uses another build than [`binary`] for the daemon and for all CLI commands. Must be called before the
@@ -85,6 +92,7 @@ impl Daemon {
             .args(["run", "--config"])
             .arg(self.config_path())
             .args(&self.arguments)
+            .envs(self.log.map(|filter| ("VESTIBULE_LOG", filter)))
             .env("NOTIFY_SOCKET", self.folder.path().join("notify"))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

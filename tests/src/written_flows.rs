@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
-use common::maps::address::Port;
+use common::maps::address::{Address, Port};
 use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow, Reply};
+use common::maps::listener::{AddressRole, ROLE_SOURCE};
 use common::maps::source::{Share, ShareKey};
 use userspace::dataplane::maps::Maps;
 use userspace::dataplane::read::now_secs;
@@ -86,6 +87,12 @@ struct Model {
 }
 
 impl Model {
+    /// Returns the addresses that connections have beside that of the open one, as of a node whose own was another one before.
+    fn further_sources(&self) -> impl Iterator<Item = Address> + use<> {
+        let own = self.flow.nat.source;
+        (1..self.turn.div_ceil(TAKEN_MAX)).map(move |nth| further(own, nth))
+    }
+
     /// Returns a four-tuple towards the backend that nobody has. Further sources than the connection's own are addresses after it.
     fn nat(&mut self, draw: Draw) -> BackendTuple {
         loop {
@@ -94,12 +101,18 @@ impl Model {
             let port = draw.source_port(turn);
             if source > 0 || !self.used.contains(&port) {
                 let mut nat = self.flow.nat;
-                nat.source.bytes[15] += if source == 0 { 0 } else { 100 + source as u8 };
+                nat.source = further(nat.source, source);
                 nat.source_port = Port::new(port);
                 return nat;
             }
         }
     }
+}
+
+/// Returns the nth address after a connection's own.
+fn further(mut own: Address, nth: u32) -> Address {
+    own.bytes[15] += if nth == 0 { 0 } else { 100 + nth as u8 };
+    own
 }
 
 /// What was written.
@@ -109,7 +122,7 @@ pub struct Written {
     pub by_client: HashMap<Ipv4Addr, u32>,
 }
 
-/// Writes `count` flows with their NAT entries, and counts them to routes and sources. There must be an open connection to each backend
+/// Writes `count` flows with their NAT entries and the roles of their sources, and counts them to routes and sources. There must be an open connection to each backend
 /// port from `first` on, of `backends`. Of the flows, `behind` belong to each of the first two backends, the rest to any of the others.
 pub fn write(maps: &Maps, draw: Draw, first: u16, backends: u32, behind: u32, count: u32) -> Result<Written> {
     ensure!(count < 1 << BITS && backends > 2 && 2 * behind < count, "{count} flows of {backends} backends");
@@ -148,6 +161,10 @@ pub fn write(maps: &Maps, draw: Draw, first: u16, backends: u32, behind: u32, co
         shares.into_iter().map(|(key, flows)| (key, Share { flows, connecting: 0 })).collect();
     for some in shares.chunks(AT_ONCE) {
         maps.shares.put_all(some)?;
+    }
+    for source in models.iter().flat_map(Model::further_sources) {
+        let flags = maps.addresses.look_up(&source)?.unwrap_or_default().flags | ROLE_SOURCE;
+        maps.addresses.put(&source, &AddressRole { flags })?;
     }
     for model in models {
         let route = model.flow.connection.route;
@@ -213,6 +230,9 @@ mod tests {
         assert!(taken.len() == 100_000 && !taken.contains(&nat), "none twice, and none that is open");
         let own = taken.iter().filter(|taken| taken.source == nat.source);
         assert_eq!(own.count() as u32, TAKEN_MAX - 1);
+        let sources: HashSet<_> = taken.iter().map(|taken| taken.source).collect();
+        let known = model.further_sources().chain([nat.source]).collect();
+        assert_eq!(sources, known, "replies to each are known");
         assert!(taken.iter().all(|taken| SOURCE_PORTS.contains(&taken.source_port.number().into())));
     }
 }

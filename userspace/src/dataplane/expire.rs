@@ -17,7 +17,7 @@ use super::orphans::Orphans;
 use super::pin::Pins;
 use super::ports::Ports;
 use super::read::{now_ns, now_secs};
-use super::request::{ends, expiry, of_flow, of_held, of_record};
+use super::request::{ending, ends, expiry, of_flow, of_held, of_record, reason};
 pub use super::runner::ExpireError;
 use super::runner::{self, Runner};
 use super::sources;
@@ -99,13 +99,7 @@ impl Expirer {
         selector: &Selector,
         is_old: impl Fn(u32, u32) -> bool + Sync,
     ) -> Result<Ended, ExpireError> {
-        self.reset_where(|client, is| {
-            let reason = selector.takes(client, is.listener, is.route, is.backend)?;
-            let since = selector.ranges.get(&is.route).and_then(|admission| admission.since);
-            let is_spared =
-                reason == Reason::ExpireRefused && since.is_some_and(|since| !is_old(is.generation, since));
-            (!is_spared).then_some(reason)
-        })
+        self.reset_where(|client, is| reason(selector, &is_old, client, is))
     }
 
     /// Ends every connection for which `takes_it` returns a reason, which a flow is counted under. A hello without a route has route and backend 0.
@@ -127,11 +121,7 @@ impl Expirer {
         })?;
         // Flows are last, so that a connection that became a flow during the other walks is found here.
         let threads = runner::processors().min(walkers(self.maps.flows.capacity()));
-        let flows = self.maps.flows.find(threads, |client, flow| {
-            let is_open = flow.connection.state == FLOW_ESTABLISHED;
-            let reason = is_open.then(|| takes_it(client, &flow.connection)).flatten()?;
-            Some(of_flow(client, flow, reason))
-        })?;
+        let flows = self.maps.flows.find(threads, |client, flow| ending(client, flow, &takes_it))?;
         let ended = Ended {
             hellos: self.runner.run_all(&hellos)?,
             half_opens: self.runner.run_all(&half_opens)?,
@@ -142,13 +132,19 @@ impl Expirer {
         Ok(ended)
     }
 
+    /// Notes that another thread ended flows.
+    pub fn note_ended_elsewhere(&mut self, flows: u32) -> Result<(), ExpireError> {
+        self.note_ended(flows, &self.maps.settings.look_up(&0)?.unwrap_or_default());
+        Ok(())
+    }
+
     /// Notes that flows were ended, whose entries linger.
     fn note_ended(&mut self, flows: u32, settings: &Settings) {
         self.lingering.add(flows, now_secs(), settings.closed_timeout_secs);
     }
 
-    /// Ends waiting hellos, half-open connections and closed flows at their time limits, sends SYNs again, and goes on with
-    /// trials. Run every second.
+    /// Ends waiting hellos, half-open connections, closed flows and flows that are held at their time limits, sends SYNs again, and goes on
+    /// with trials. Run every second.
     pub fn sweep_waiting(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_ns();
         let (mut hellos, mut syns, mut half_opens, mut waiting) = (Vec::new(), Vec::new(), Vec::new(), 0);
@@ -176,7 +172,7 @@ impl Expirer {
             hellos: self.runner.run_all(&hellos)?,
             half_opens: self.runner.run_all(&half_opens)?,
             closed: self.sweep_closed(settings)?,
-            flows: self.sweep_trials()?,
+            flows: self.sweep_trials()? + self.sweep_held()?,
         };
         self.note_ended(ended.flows, settings);
         let orphans = self.orphans.sweep(&self.maps, now_secs())?;
@@ -213,6 +209,18 @@ impl Expirer {
             }
         }
         Ok(ended)
+    }
+
+    /// Ends flows that are held and whose time is over since the last walk.
+    fn sweep_held(&mut self) -> Result<u32, ExpireError> {
+        let (now, mut orders) = (now_secs(), Vec::new());
+        for client in self.held.due(now) {
+            let Some(flow) = self.maps.flows.look_up(&client)? else { continue };
+            if self.held.over(&client, &flow, now) == Some(Over::End) {
+                orders.push(of_held(&client, &flow, Reason::ExpireHeld));
+            }
+        }
+        self.runner.end_flows(orders)
     }
 
     /// Has the program remove the flows that have been closed for long enough, in the order they closed. Returns how many slots
@@ -258,7 +266,7 @@ impl Expirer {
                 }
             }
         })?;
-        held.end();
+        held.end(now);
         self.found.flows = found;
         let (flows, closed) = (self.runner.end_flows(idle)?, self.runner.run_all(&closed)?);
         for (client, flow) in &stuck {

@@ -5,6 +5,7 @@
 //! for 25 hours each. What counts is progress of the acknowledgements. The clocks are the daemon's own; while it is
 //! dead they stop, and they begin again when it starts.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, Flow};
@@ -19,9 +20,16 @@ const HALF_CLOSED_SECS: u32 = 300;
 /// for hours; and the bytes may be a stranger's, that the other end did not accept.
 const UNACKNOWLEDGED_SECS: u32 = 1_200;
 
+/// The longest time until the next walk: the others' time is not over before.
+const WALK_SECS: u32 = 64;
+
 /// The flows that are being watched.
 #[derive(Debug, Default)]
-pub(super) struct Held(HashMap<ClientTuple, Watched>);
+pub(super) struct Held {
+    flows: HashMap<ClientTuple, Watched>,
+    /// Those whose time may be over before the next walk, and when, the last one first.
+    next: Vec<(u32, ClientTuple)>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watched {
@@ -54,7 +62,7 @@ pub(super) enum Over {
 impl Held {
     /// Begins a walk over all flows.
     pub(super) fn begin(&mut self) {
-        for watched in self.0.values_mut() {
+        for watched in self.flows.values_mut() {
             watched.found = false;
         }
     }
@@ -64,7 +72,7 @@ impl Held {
         let (limit_secs, progress) = limit(flow)?;
         let generation = flow.connection.generation;
         let new = Watched { generation, progress, limit_secs, since_secs: now, found: true };
-        let watched = self.0.entry(*client).or_insert(new);
+        let watched = self.flows.entry(*client).or_insert(new);
         if (watched.generation, watched.progress, watched.limit_secs) != (generation, progress, limit_secs) {
             *watched = new;
         }
@@ -83,7 +91,7 @@ impl Held {
     /// Returns for how many seconds a flow that [`Self::over`] took up has been as it is, and what it waits for.
     pub(super) fn stuck(&self, client: &ClientTuple, flow: &Flow, now: u32) -> Option<(Stuck, u32)> {
         let watched =
-            self.0.get(client).filter(|watched| watched.generation == flow.connection.generation)?;
+            self.flows.get(client).filter(|watched| watched.generation == flow.connection.generation)?;
         let secs = now.saturating_sub(watched.since_secs);
         match watched.limit_secs {
             SILENT_SECS => Some((Stuck::Silent, secs)),
@@ -94,8 +102,20 @@ impl Held {
     }
 
     /// Ends a walk: forgets the flows that it did not find, or that are not held any more.
-    pub(super) fn end(&mut self) {
-        self.0.retain(|_, watched| watched.found);
+    pub(super) fn end(&mut self, now: u32) {
+        self.flows.retain(|_, watched| watched.found);
+        let is_ended = |watched: &&Watched| watched.limit_secs != UNACKNOWLEDGED_SECS;
+        let over = |watched: &Watched| watched.since_secs + watched.limit_secs;
+        let watched = self.flows.iter().filter(|(_, watched)| is_ended(watched));
+        self.next = watched.map(|(client, watched)| (over(watched), *client)).collect();
+        self.next.retain(|(over, _)| *over <= now + WALK_SECS);
+        self.next.sort_unstable_by_key(|(over, _)| Reverse(*over));
+    }
+
+    /// Returns the flows whose time is over by now unless there was progress, each once: [`Self::over`] says so.
+    pub(super) fn due(&mut self, now: u32) -> Vec<ClientTuple> {
+        let first = self.next.partition_point(|(over, _)| *over > now);
+        self.next.drain(first..).map(|(_, client)| client).collect()
     }
 }
 
@@ -167,7 +187,7 @@ mod tests {
     fn over(held: &mut Held, flow: &Flow, now: u32) -> Option<Over> {
         held.begin();
         let over = held.over(&client(), flow, now);
-        held.end();
+        held.end(now);
         over
     }
 
@@ -186,7 +206,7 @@ mod tests {
         assert_eq!(over(&mut held, &silent, 1_060), Some(Over::End));
         // Nothing to acknowledge yet: the backend is silent, too.
         assert!(!look(&mut held, &flow(1, 0, 0), 5_000));
-        assert!(held.0.is_empty());
+        assert!(held.flows.is_empty());
     }
 
     /// A walk begins the minute, and a walk ends it: ten seconds more at most, twice that where the second is cut off by rounding.
@@ -201,6 +221,37 @@ mod tests {
             let most = if less == 0 { 60 + WALK } else { 60 + 2 * WALK };
             assert!(ended.is_some_and(|at| (60..=most).contains(&at)), "{first}, {less}: {ended:?}");
         }
+    }
+
+    /// Where walks take long, and others follow late.
+    #[test]
+    fn the_minute_ends_between_two_walks_too() {
+        let mut held = Held::default();
+        let tuple = |port| ClientTuple { client_port: Port::new(port), ..client() };
+        let silent = flow(1, 100, 0);
+        let (mut half, unacknowledged) = (flow(2, 5, 5), flow(3, 100, 1));
+        half.client.sent.fin = 1;
+        for now in [1_000, 1_030] {
+            held.begin();
+            for (port, first, flow) in
+                [(1, 1_000, &silent), (2, 1_000, &half), (3, 1_000, &unacknowledged), (4, 1_030, &silent)]
+            {
+                assert!(now < first || held.over(&tuple(port), flow, now).is_none());
+            }
+            held.end(now);
+        }
+        assert_eq!(held.due(1_059), []);
+        assert_eq!(held.due(1_060), [tuple(1)]);
+        assert_eq!(held.over(&tuple(1), &silent, 1_060), Some(Over::End));
+        assert_eq!(held.due(1_061), [], "once");
+        // That one's client acknowledged something meanwhile.
+        assert_eq!(held.due(1_090), [tuple(4)]);
+        assert_eq!(held.over(&tuple(4), &flow(1, 100, 50), 1_090), None);
+        assert_eq!(held.due(9_999), [], "the others' time is over long after the next walk");
+        held.begin();
+        assert_eq!(held.over(&tuple(2), &half, 1_240), None);
+        held.end(1_240);
+        assert_eq!((held.due(1_299), held.due(1_300)), (vec![], vec![tuple(2)]));
     }
 
     /// A stranger sends a byte in the name of a backend that says nothing. The client's host keeps it, and waits for what comes before.
@@ -266,7 +317,7 @@ mod tests {
         assert!(!look(&mut held, &flow(2, 100, 0), 59), "a new connection of the same client");
         assert!(!look(&mut held, &flow(2, 100, 0), 118));
         held.begin();
-        held.end();
+        held.end(118);
         assert!(!look(&mut held, &flow(2, 100, 0), 119), "it was gone meanwhile");
         let mut closed = flow(2, 100, 0);
         closed.connection.state = FLOW_CLOSED;

@@ -28,6 +28,8 @@ pub mod read;
 pub mod evictions;
 /// Ends connections where no packet triggers it.
 pub mod expire;
+/// Ends flows behind backends, found by the keys of their replies.
+pub mod behind;
 /// What sweeps found, for scrapes.
 pub mod swept;
 /// What the program `expire` is given.

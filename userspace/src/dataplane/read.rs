@@ -200,9 +200,18 @@ pub fn now_secs() -> u32 {
 
 /// The monotonic clock in nanoseconds, as `bpf_ktime_get_ns` returns it.
 pub fn now_ns() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// The time for which this thread has had a CPU, in nanoseconds.
+pub fn thread_ns() -> u64 {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock(which: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` lives through the call.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    assert_eq!(result, 0, "every Linux has a monotonic clock");
+    let result = unsafe { libc::clock_gettime(which, &mut time) };
+    assert_eq!(result, 0, "every Linux has these clocks");
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

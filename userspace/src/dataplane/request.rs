@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use common::maps::event::{Expiry, ORDERS_MAX};
-use common::maps::flow::{ClientTuple, Connection, Flow};
+use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, Flow};
 use common::reason::Reason;
 use zerocopy::IntoBytes;
 
 use super::held;
+use crate::plan::Selector;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
@@ -29,6 +30,32 @@ pub(super) fn of_record(client: &ClientTuple, connection: &Connection, reason: R
 pub(super) fn of_flow(client: &ClientTuple, flow: &Flow, reason: Reason) -> Expiry {
     let (generation, seen_secs) = (flow.connection.generation, flow.seen_secs);
     Expiry { generation, seen_secs, ..expiry(client, reason) }
+}
+
+/// Orders the end of a flow that is open, if there is a reason.
+pub(super) fn ending(
+    client: &ClientTuple,
+    flow: &Flow,
+    takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
+) -> Option<Expiry> {
+    let is_open = flow.connection.state == FLOW_ESTABLISHED;
+    let reason = is_open.then(|| takes_it(client, &flow.connection)).flatten()?;
+    Some(of_flow(client, flow, reason))
+}
+
+/// Returns why the selector ends a connection; of those that are no longer admitted only the old ones. `is_old` says whether a
+/// generation was given out before another one.
+pub(super) fn reason(
+    selector: &Selector,
+    is_old: impl Fn(u32, u32) -> bool,
+    client: &ClientTuple,
+    is: &Connection,
+) -> Option<Reason> {
+    let reason = selector.takes(client, is.listener, is.route, is.backend)?;
+    let since = selector.ranges.get(&is.route).and_then(|admission| admission.since);
+    let is_spared =
+        reason == Reason::ExpireRefused && since.is_some_and(|since| !is_old(is.generation, since));
+    (!is_spared).then_some(reason)
 }
 
 /// Names the flow by what its ends acknowledged: the program ends none with progress since.

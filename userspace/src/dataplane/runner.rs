@@ -22,7 +22,7 @@ const BUSY_TRIES: u32 = 1_000;
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 
 /// The most threads that end flows, and the runs that each of them is worth: starting one takes as long as a few.
-const THREADS_MAX: usize = 4;
+pub(super) const THREADS_MAX: usize = 4;
 const RUNS_OF_A_THREAD: usize = 64;
 
 /// Why no connection could be ended.
@@ -90,6 +90,11 @@ impl Runner {
         spread(&runs, processors().min(THREADS_MAX), |orders| self.end_several(orders))
     }
 
+    /// Ends flows, several in each run, on this CPU. Returns how many there were.
+    pub(super) fn end_here(&self, mut orders: Vec<Expiry>) -> Result<u32, ExpireError> {
+        runs(&mut orders).into_iter().map(|orders| self.end_several(orders)).sum()
+    }
+
     fn end_several(&self, orders: &[Expiry]) -> Result<u32, ExpireError> {
         if let [one] = orders {
             return self.run(one).map(u32::from);
@@ -119,7 +124,7 @@ pub(super) fn processors() -> usize {
 
 /// Does the work of each run, on at most this many threads. Returns the sum of what they return, or the first error, at which
 /// its thread stops.
-fn spread<T: Sync>(
+pub(super) fn spread<T: Sync>(
     runs: &[T],
     threads_max: usize,
     work: impl Fn(&T) -> Result<u32, ExpireError> + Sync,

@@ -149,6 +149,12 @@ impl Selector {
         self.ranges.extend(other.ranges);
     }
 
+    /// Returns the ids of routes of which it matches connections whatever their backend.
+    pub fn routes(&self) -> BTreeSet<u32> {
+        let refusing = self.ranges.iter().filter(|(_, admission)| admission.ranges.is_some());
+        self.detached.iter().map(|(_, route)| *route).chain(refusing.map(|(route, _)| *route)).collect()
+    }
+
     /// Notes that connections of this generation and later ones were admitted by these ranges, or later ones.
     pub fn admit_since(&mut self, generation: u32) {
         self.ranges.values_mut().for_each(|admission| admission.since = Some(generation));

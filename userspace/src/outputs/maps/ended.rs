@@ -1,10 +1,25 @@
-//! What is done after a removal.
+//! What is done after a removal, and all else that the thread which ends connections is asked for.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc;
 
 use common::maps::address::Address;
 
-use crate::plan::{Change, Selector};
+use crate::plan::{Census, Change, Selector};
+
+/// A request to the thread.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// End what was removed.
+    End(Ended),
+    /// End every connection that does not belong to the census, and has an older generation than this. A daemon that
+    /// died between its writes and its resets leaves such connections. What is newer may belong to a later change.
+    Audit(Census, u32),
+    /// Use this device for runs of the program.
+    Device(u32),
+    /// Forgets all deletions that are still to be done. It is dropped when that and all earlier requests have been done.
+    Forget(mpsc::Sender<()>),
+}
 
 /// The work after a removal. No caller waits for it.
 #[derive(Debug, Default)]
@@ -19,6 +34,8 @@ pub(super) struct Ended {
     pub senders: BTreeSet<Address>,
     /// What may be given out again after that, by removal.
     pub freed: Vec<Freed>,
+    /// Flows of the selector that were ended already.
+    pub flows: u32,
 }
 
 /// Ids that nothing has any more.
@@ -41,6 +58,7 @@ impl Ended {
         self.later.extend(other.later);
         self.senders.extend(other.senders);
         self.freed.extend(other.freed);
+        self.flows += other.flows;
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -35,6 +35,9 @@ pub(super) trait Ender {
         takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync,
     ) -> Result<Ended, ExpireError>;
 
+    /// Notes that another thread ended flows.
+    fn note_ended_elsewhere(&mut self, flows: u32) -> Result<(), ExpireError>;
+
     /// Looks at all waiting hellos and half-open connections.
     fn sweep_waiting(&mut self, settings: &Settings) -> Result<Ended, ExpireError>;
 
@@ -85,6 +88,10 @@ impl Ender for Expirer {
         takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync,
     ) -> Result<Ended, ExpireError> {
         Self::reset_where(self, takes_it)
+    }
+
+    fn note_ended_elsewhere(&mut self, flows: u32) -> Result<(), ExpireError> {
+        Self::note_ended_elsewhere(self, flows)
     }
 
     fn sweep_waiting(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {

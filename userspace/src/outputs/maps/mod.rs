@@ -19,8 +19,12 @@ mod drift;
 mod checks;
 /// The thread that ends connections.
 mod reaper;
+/// The thread that orders to it pass first.
+mod ahead;
 /// What is done after a removal.
 mod ended;
+/// Which connections are older.
+mod generation;
 /// What that thread does to the kernel.
 mod ender;
 /// Routes that refuse connections.

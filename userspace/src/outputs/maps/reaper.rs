@@ -15,11 +15,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
-pub(super) use super::ended::{Ended, Freed};
+use super::ahead;
+pub(super) use super::ended::{Ended, Freed, Order};
 use super::ender::Ender;
+use super::generation::is_older;
 use super::refusing::{INTERVAL_SECS, Refusing};
 use super::resting::Resting;
 use super::walked::{self, Walked};
+use crate::dataplane::behind::Behind;
 use crate::dataplane::evictions::Evictions;
 use crate::dataplane::expire::{ExpireError, Expirer};
 use crate::dataplane::maps::settle;
@@ -32,30 +35,17 @@ use crate::plan::{Applied, Census, Change, Selector};
 /// Delay until a reset is repeated, for connections that were being opened during the first one.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
-/// A request to the thread.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// End what was removed.
-    End(Ended),
-    /// End every connection that does not belong to the census, and has an older generation than this. A daemon that
-    /// died between its writes and its resets leaves such connections. What is newer may belong to a later change.
-    Audit(Census, u32),
-    /// Use this device for runs of the program.
-    Device(u32),
-    /// Forgets all deletions that are still to be done. It is dropped when that and all earlier requests have been done.
-    Forget(mpsc::Sender<()>),
-}
-
-/// The handle of the thread.
+/// The handle of the thread, and of the one that orders pass first.
 #[derive(Debug)]
 pub(super) struct Reaper {
-    orders: UnboundedSender<Order>,
+    orders: mpsc::Sender<Order>,
+    onward: UnboundedSender<Order>,
     /// Ids that nothing has any more, for each removal.
     freed: mpsc::Receiver<Freed>,
     listeners: Resting,
     policies: Resting,
     senders: Resting<Address>,
-    thread: JoinHandle<()>,
+    threads: [JoinHandle<()>; 2],
 }
 
 impl Reaper {
@@ -67,22 +57,30 @@ impl Reaper {
             let _within = runtime.enter();
             Evictions::open(pins)?
         };
-        let (orders, received) = unbounded_channel();
+        let behind = Behind::open(pins, ifindex).map_err(std::io::Error::other)?;
+        let (orders, first) = mpsc::channel();
+        let (onward, received) = unbounded_channel();
         let (sender, freed) = mpsc::channel();
-        let duty = Duty::new(expirer, sender, swept);
-        let thread = thread::Builder::new()
-            .name("reaper".into())
-            .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
+        let (duty, passes) = (Duty::new(expirer, sender, swept.clone()), onward.clone());
+        let start =
+            |name: &str, work: Box<dyn FnOnce() + Send>| thread::Builder::new().name(name.into()).spawn(work);
+        let threads = [
+            start("ahead", Box::new(move || ahead::serve(behind, &first, &passes, &swept)))?,
+            start("reaper", Box::new(move || runtime.block_on(duty.serve(received, evictions))))?,
+        ];
         let (listeners, policies, senders) = (Resting::default(), Resting::default(), Resting::default());
-        Ok(Self { orders, freed, listeners, policies, senders, thread })
+        Ok(Self { orders, onward, freed, listeners, policies, senders, threads })
     }
 
     /// Stops the thread and waits for it: nothing is written after this. The next process to start finds what
     /// was not cleared away in the maps.
     pub(super) fn end(self) {
-        drop(self.orders);
-        if self.thread.join().is_err() {
-            warn!("the thread that ends connections died");
+        drop((self.orders, self.onward));
+        for thread in self.threads {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                warn!(name, "a thread that ends connections died");
+            }
         }
     }
 
@@ -138,6 +136,9 @@ impl Reaper {
 
     /// Sends the thread a request.
     pub(super) fn ask(&self, order: Order) -> Result<(), ReaperGone> {
+        if self.onward.is_closed() {
+            return Err(ReaperGone);
+        }
         self.orders.send(order).map_err(|_| ReaperGone)
     }
 }
@@ -245,7 +246,10 @@ impl<E: Ender> Duty<E> {
     }
 
     fn end(&mut self, ended: Ended) {
-        let Ended { retire, selector, later, freed, .. } = ended;
+        let Ended { retire, selector, later, freed, flows, .. } = ended;
+        if let Err(error) = self.expirer.note_ended_elsewhere(flows) {
+            warn!(%error, "connections that were ended count as open until they are removed");
+        }
         if !retire.is_empty() {
             settle();
             if let Err(error) = self.expirer.write(&retire) {
@@ -364,16 +368,6 @@ fn due() -> Option<Instant> {
     Some(Instant::now() + AGAIN)
 }
 
-/// Connections that may begin while all are looked at.
-const MEANWHILE: u32 = 1 << 20;
-
-/// Whether a generation, which wraps, was given out before `since`, where `now` is the one that is given out next. `None`: not known,
-/// and so it is.
-fn is_older(generation: u32, since: u32, now: Option<u32>) -> bool {
-    let newest = now.map(|now| now.wrapping_sub(since).saturating_add(MEANWHILE));
-    newest.is_none_or(|newest| generation.wrapping_sub(since) >= newest)
-}
-
 /// Logs what was ended. Returns whether that was possible.
 fn report(why: &str, ended: Result<swept::Ended, ExpireError>) -> bool {
     match &ended {
@@ -397,32 +391,13 @@ mod tests {
     use super::*;
     use crate::dataplane::table::TableError;
 
-    /// An audit ended connections to backends that a reload right after the start had added.
-    #[test]
-    fn what_came_after_the_census_is_not_judged_by_it() {
-        let is_old = |generation: u32, since: u32| is_older(generation, since, Some(since.wrapping_add(10)));
-        assert!(is_old(1, 2) && is_old(u32::MAX, 1) && is_old(0x8000_0001, 1));
-        assert!(!is_old(2, 2) && !is_old(3, 2) && !is_old(1, u32::MAX));
-        // While the walk goes on, more begin.
-        assert!(!is_old(1_000_000, 2));
-        assert!(is_older(3, 2, None), "without knowing what came later, all are judged");
-    }
-
-    /// At 5,000 connections a second, half of all generations are given out in five days.
-    #[test]
-    fn a_connection_is_old_after_half_of_all_generations_too() {
-        assert!(
-            is_older(7, 0xc000_0000, Some(0xc000_0010))
-                && is_older(0xbfff_ffff, 0xc000_0000, Some(0xc000_0010))
-        );
-    }
-
     /// Connections that are looked at only if the test wants it.
     #[derive(Default)]
     struct Fake {
         fails: bool,
         found: Found,
         flow_sweeps: u32,
+        noted: u32,
         is_crowded: bool,
         counters: RouteCounters,
     }
@@ -453,6 +428,11 @@ mod tests {
             _: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync,
         ) -> Result<swept::Ended, ExpireError> {
             self.ended()
+        }
+
+        fn note_ended_elsewhere(&mut self, flows: u32) -> Result<(), ExpireError> {
+            self.noted += flows;
+            Ok(())
         }
 
         fn sweep_waiting(&mut self, _: &Settings) -> Result<swept::Ended, ExpireError> {
@@ -526,6 +506,16 @@ mod tests {
             }
             assert!(duty.again.is_empty());
         }
+    }
+
+    /// They linger in the map, and others would be evicted for them.
+    #[test]
+    fn flows_that_were_ended_ahead_are_noted() {
+        let mut duty = Duty::new(Fake::default(), mpsc::channel().0, Swept::default());
+        let mut ended = Ended { flows: 7, ..Ended::default() };
+        ended.join(Ended { flows: 2, ..Ended::default() });
+        duty.end(ended);
+        assert_eq!(duty.expirer.noted, 9);
     }
 
     /// Whether or not it is a tenth second: a full map refuses everybody.
