@@ -14,6 +14,7 @@ use tests::world::Device;
 use crate::check::{assert_dropped, assert_handed_on, sent};
 use crate::half_open::{half_open, knock, tcp};
 use crate::open::{HELLO, Open, open, open_with};
+use crate::parse::mapped;
 use crate::scene::{Backend, Dial, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{route_counts, with_backends};
 
@@ -189,6 +190,31 @@ fn what_quotes_no_segment_under_way_is_dropped() {
         open.reset(&mut programs);
         assert_dropped(&programs.ingress(Device::Client, &change(&|_| {}).bytes()), Reason::IcmpStray);
     }
+}
+
+/// An IPv6 error may quote what it likes: a quoted address that is an IPv4 one in the tables leads to no connection of that.
+#[test]
+fn an_ipv6_error_that_quotes_mapped_addresses_concerns_no_ipv4_connection() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let open = plain(&mut programs, Family::V4);
+    let from_backend = open.backend_segment(0, HELLO).payload([0x5a; 100]);
+    open.pass_to_client(&mut programs, &from_backend);
+    let flow = open.flow(&programs);
+    let at_client = open.at_client(&from_backend);
+    for from_vip in [mapped(vip(Family::V4)), vip(Family::V6)] {
+        let mut quoted = at_client.clone();
+        quoted.from.set_ip(from_vip);
+        quoted.to.set_ip(mapped(client(Family::V4)));
+        for kind in [too_big(Family::V6), unreachable(Family::V6), time_exceeded(Family::V6)] {
+            let error = Icmp::new(kind, router(Family::V6, Device::Client), vip(Family::V6))
+                .ethernet(Device::Client.near_mac(), Device::Client.far_mac())
+                .rest(1_400)
+                .body(quotation(&quoted, 20));
+            assert_dropped(&programs.ingress(Device::Client, &error.bytes()), Reason::IcmpStray);
+        }
+    }
+    assert_eq!(open.flow(&programs), flow);
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Packets that are not plain TCP segments, and malformed segments.
 
+use std::net::IpAddr;
+
 use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, Family, TENANT_NETS, balancer, vip};
-use tests::packet::{ETHERNET_BYTES, checksum, flag, segment};
+use tests::addresses::{FAMILIES, Family, TENANT_NETS, balancer, client, vip};
+use tests::icmp::{Icmp, echo};
+use tests::packet::{ETHERNET_BYTES, Segment, checksum, flag, segment};
 use tests::world::Device;
 
 use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent};
@@ -119,6 +122,47 @@ fn what_is_not_ip_is_handed_on() {
         frame[14] = version << 4;
         assert_handed_on(&programs.ingress(Device::Client, &frame), &frame, Reason::ParseNotIp);
     }
+}
+
+/// Returns the address as IPv6 writes it in sockets, and nobody in packets.
+pub(crate) fn mapped(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => IpAddr::V6(v4.to_ipv6_mapped()),
+        v6 => v6,
+    }
+}
+
+/// Returns the frame of an IPv4 segment as IPv6, with mapped addresses where it says so: of the sender, of the receiver.
+pub(crate) fn as_mapped(mut segment: Segment, [from, to]: [bool; 2]) -> Vec<u8> {
+    let other = |is_mapped: bool, v4: IpAddr, v6: IpAddr| if is_mapped { mapped(v4) } else { v6 };
+    segment.from.set_ip(other(from, segment.from.ip(), client(Family::V6)));
+    segment.to.set_ip(other(to, segment.to.ip(), vip(Family::V6)));
+    segment.bytes()
+}
+
+/// A table's keys have IPv4 addresses in this form: in an IPv6 packet they would be another client's and another VIP's.
+#[test]
+fn mapped_addresses_in_ipv6_packets_are_handed_on() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for both in [[true, true], [true, false], [false, true]] {
+        let frame = as_mapped(dial(Family::V4).syn(), both);
+        assert_handed_on(&programs.ingress(Device::Client, &frame), &frame, Reason::ParseNotIp);
+    }
+    let open = open(&mut programs, Family::V4);
+    let flow = open.flow(&programs);
+    for segment in
+        [open.client_segment(HELLO, 0).psh().payload(*b"data"), open.client_segment(HELLO, 0).rst()]
+    {
+        let frame = as_mapped(segment, [true, true]);
+        assert_handed_on(&programs.ingress(Device::Client, &frame), &frame, Reason::ParseNotIp);
+    }
+    let frame = as_mapped(open.backend_segment(0, HELLO).fin(), [true, true]);
+    assert_handed_on(&programs.ingress(Device::Backend, &frame), &frame, Reason::ParseNotIp);
+    assert_eq!(open.flow(&programs), flow, "it is of another client");
+    let ping = Icmp::new(echo(Family::V6), mapped(client(Family::V4)), mapped(vip(Family::V4)));
+    let ping = ping.ethernet(Device::Client.near_mac(), Device::Client.far_mac()).bytes();
+    assert_handed_on(&programs.ingress(Device::Client, &ping), &ping, Reason::ParseNotIp);
 }
 
 #[test]

@@ -61,14 +61,22 @@ fn headers(packet: impl Packet, v4: bool, s: &mut Received) -> Result<(), Exit> 
         tuple.client = h.address(Headers::V4 + 12, true);
         tuple.vip = h.address(Headers::V4 + 16, true);
     } else {
-        // The kernel drops it, too.
-        if h.bytes[Headers::V6] >> 4 != 6 {
+        // The kernel drops these, too.
+        let is_mapped = is_mapped(h, Headers::V6 + 8) || is_mapped(h, Headers::V6 + 24);
+        if h.bytes[Headers::V6] >> 4 != 6 || is_mapped {
             return Err(Exit::next(Reason::ParseNotIp));
         }
         tuple.client = h.address(Headers::V6 + 8, false);
         tuple.vip = h.address(Headers::V6 + 24, false);
     }
     Ok(())
+}
+
+/// Whether there is an IPv4-mapped address (::ffff:0:0/96), which no packet may have (RFC 6890 section 2.2.3): in the maps it is an IPv4
+/// address, whose connections a stranger would reach by IPv6.
+#[inline(always)]
+fn is_mapped(h: &Headers, at: usize) -> bool {
+    h.word(at) | h.word(at + 4) == 0 && h.word(at + 8) == u32::from_ne_bytes([0, 0, 0xff, 0xff])
 }
 
 verified! {
