@@ -1,5 +1,7 @@
 //! XDP in front of TCX: what it answers, with the same bytes, what it drops, and all that it leaves unchanged.
 
+use std::net::IpAddr;
+
 use common::maps::address::Port;
 use common::maps::flow::Flow;
 use common::maps::listener::{Listener, ListenerKey, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
@@ -7,17 +9,18 @@ use common::maps::name;
 use common::maps::policy::POLICY_NOBODY;
 use common::maps::trace::TraceFilter;
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, Family, TLS_PORT, client, vip};
+use tests::addresses::{CLIENT_NET, FAMILIES, Family, TLS_PORT, client, host, vip};
 use tests::compare::assert_bytes;
 use tests::packet::{ETHERNET_BYTES, Segment, checksum, flag};
-use tests::program::{Outcome, Programs, xdp_verdict};
+use tests::program::{Outcome, Programs, Sizes, xdp_verdict};
+use tests::tap::Tap;
 use tests::tcp_option::TcpOption;
 use tests::world::Device;
 
 use crate::check::{timestamps, whole};
 use crate::half_open::TCP_PORT;
-use crate::parse::refused;
-use crate::scene::{Client, Dial, dial, ready, usual_hello};
+use crate::parse::{as_mapped, refused};
+use crate::scene::{Client, Dial, Offer, dial, ready, usual_hello};
 use crate::syn::offers;
 
 /// A port of the VIP that nobody serves.
@@ -186,6 +189,9 @@ fn not_judged(family: Family) -> Vec<(&'static str, Vec<u8>)> {
     } else {
         all.push(("fragment", with(&|frame| frame[20] = 44)));
         all.push(("another version", with(&|frame| frame[14] = 0x50)));
+        for both in [[true, true], [true, false], [false, true]] {
+            all.push(("IPv4-mapped address", as_mapped(dial(Family::V4).syn(), both)));
+        }
     }
     all
 }
@@ -226,6 +232,38 @@ fn what_xdp_does_not_judge_passes_unchanged() {
             let outcome = front(&mut programs, family, &frame);
             assert_unchanged(&outcome, &frame, what);
         }
+    }
+}
+
+/// The same frames on a device that has both programs: what is behind XDP, TCX and taps, has them as they were sent. What XDP answers
+/// is seen by nobody there.
+#[test]
+fn what_xdp_passes_is_behind_it_byte_for_byte() {
+    tests::skip_without_root!();
+    let mut programs = Programs::attached(Sizes::default()).expect("the programs load");
+    programs.tls_with_one_route();
+    programs.attach_front().expect("it is in the driver");
+    let tap = Tap::open(&programs.world.node, Device::Client.name()).expect("a packet socket");
+    let behind = |frame: &[u8]| {
+        programs.world.send(Device::Client, frame).expect("the device takes it");
+        tap.drain().expect("the tap is read")
+    };
+    for family in FAMILIES {
+        for (what, frame) in not_judged(family) {
+            let mut expected = frame.clone();
+            if frame[12..14] == [0x81, 0] {
+                // The kernel keeps the tag beside the frame.
+                expected.drain(12..16);
+            }
+            let [seen] = &behind(&frame)[..] else { panic!("{what} is seen once") };
+            assert_bytes(seen, &expected);
+        }
+        let other = dial(family).port(1).syn().bytes();
+        let is_answered = (0..10).any(|_| {
+            std::thread::sleep(tests::world::HOP_AGE);
+            !behind(&other).is_empty() && behind(&syn(family)).is_empty()
+        });
+        assert!(is_answered, "XDP does not answer a SYN, whenever it comes");
     }
 }
 
@@ -390,6 +428,85 @@ fn the_first_answer_of_each_unit_of_time_is_left_to_tcx() {
         assert_dropped(&programs.front(Device::Client, &malformed), Reason::ParseFlags, "first");
         assert_unchanged(&programs.front(Device::Client, &syn(family)), &syn(family), "nobody was asked");
         assert_answered(&front(&mut programs, family, &syn(family)), Reason::XdpAnswered);
+    }
+}
+
+/// Asserts that XDP passes the frame in a unit of time in which TCX has sent packets to `others` alone, and answers it once TCX has
+/// answered one of its sender.
+#[track_caller]
+fn assert_asked_for_itself(programs: &mut Programs, others: &[&[u8]], own: &[u8], frame: &[u8], what: &str) {
+    for _ in 0..100 {
+        std::thread::sleep(tests::world::HOP_AGE);
+        for other in others {
+            programs.ingress(Device::Client, other);
+        }
+        let outcome = programs.front(Device::Client, frame);
+        programs.ingress(Device::Client, own);
+        // Otherwise this is another unit of time already.
+        if programs.front(Device::Client, frame).verdict == xdp_verdict::TX {
+            return assert_unchanged(&outcome, frame, what);
+        }
+    }
+    panic!("{what}: not answered afterwards");
+}
+
+/// A driver may have no room behind a frame, and the answer is longer than a SYN without options.
+#[test]
+fn a_syn_without_room_for_its_answer_passes_unchanged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let nothing = Offer { mss: None, sack: false, timestamps: false, scale: None };
+        let frame = dial(family).offer(nothing).syn().bytes();
+        let other = dial(family).port(1).syn().bytes();
+        let is_answered = (0..100).any(|_| {
+            programs.ingress(Device::Client, &other);
+            // All but the last bytes are in the first piece.
+            let outcome = programs.front_in_pieces(Device::Client, &frame, frame.len() - 4);
+            let whole = programs.front(Device::Client, &frame);
+            let is_answered = whole.verdict == xdp_verdict::TX;
+            if is_answered {
+                assert!(whole.packet.len() > frame.len(), "the answer needs room");
+                assert_unchanged(&outcome, &frame, "no tail room");
+            }
+            is_answered
+        });
+        assert!(is_answered, "XDP does not answer a SYN with room");
+        // Not even its flags are in the first piece.
+        let at = tcp_at(family);
+        assert_unchanged(
+            &programs.front_in_pieces(Device::Client, &frame, at + 8),
+            &frame,
+            "flags elsewhere",
+        );
+    }
+}
+
+/// Several next hops may have one link address: two addresses of a router, of which one moves to another router later. What TCX sends to
+/// the one has the kernel ask for its neighbour alone.
+#[test]
+fn the_first_answer_to_each_of_two_next_hops_with_one_link_address_is_left_to_tcx() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let other_family = if family.is_v4() { Family::V6 } else { Family::V4 };
+        let frame = syn(family);
+        let own = dial(family).port(1).syn().bytes();
+        assert_asked_for_itself(&mut programs, &[&syn(other_family)], &own, &frame, "the other family's");
+        // A network behind a second router.
+        let router = host(family, CLIENT_NET, 77);
+        let (net, behind) = match family {
+            Family::V4 => ("198.51.100.0/24", "198.51.100.9"),
+            Family::V6 => ("2001:db8:77::/64", "2001:db8:77::9"),
+        };
+        let mac = Device::Client.far_mac().map(|byte| format!("{byte:02x}")).join(":");
+        let commands = format!(
+            "neigh replace {router} lladdr {mac} dev client nud permanent\nroute replace {net} via {router} dev client\n"
+        );
+        programs.world.node.ip(&commands).expect("`ip` takes the commands");
+        let behind = dial(family).host(behind.parse::<IpAddr>().expect("an address"));
+        let (frame, own) = (behind.syn().bytes(), behind.port(1).syn().bytes());
+        assert_asked_for_itself(&mut programs, &[&syn(family)], &own, &frame, "another router's");
     }
 }
 

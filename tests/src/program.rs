@@ -175,15 +175,6 @@ impl Programs {
         self.run("ingress", device, frame, GsoContext { gso_size, gso_segments: segments }, 0)
     }
 
-    /// Runs `front` on a frame as if it had arrived on a device; the verdict is of [`xdp_verdict`].
-    pub fn front(&mut self, device: Device, frame: &[u8]) -> Outcome {
-        // `struct xdp_md`: the frame's end at 4, the device at 12.
-        let mut context = [0; 24];
-        context[4..8].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
-        context[12..16].copy_from_slice(&self.world.ifindex(device).to_ne_bytes());
-        self.run_with("front", &context, frame, 0)
-    }
-
     /// Runs `expire` as the daemon does, on an Ethernet header with the client's family, then the order, then
     /// zeros.
     pub fn expire(&mut self, order: &Expiry) -> Outcome {
@@ -209,7 +200,7 @@ impl Programs {
         self.run_with(program, &context, frame, flags)
     }
 
-    fn run_with(&mut self, program: &str, context: &[u8], frame: &[u8], flags: u32) -> Outcome {
+    pub(crate) fn run_with(&mut self, program: &str, context: &[u8], frame: &[u8], flags: u32) -> Outcome {
         self.world.drain();
         let before = self.counters();
         let (world, ebpf) = (&self.world, &self.ebpf);

@@ -75,6 +75,23 @@ pub struct Way {
     pub ingress: u32,
     /// The largest IP packet that fits, in bytes.
     pub mtu: u16,
+    /// [`mark`] of the next hop's address: two next hops may have one link address, and one of them another one soon.
+    pub mark: u16,
+}
+
+/// Returns 16 bits of the address of a next hop: its family as the kernel numbers it, and four words in memory order, of which IPv4
+/// uses the first. Two next hops with one link address and one mark are one hop: then a packet to either of them has the kernel ask
+/// for the neighbour.
+#[inline(always)]
+pub const fn mark(family: u8, words: [u32; 4]) -> u16 {
+    // As in [`Way::slot`], word by word.
+    const MIX: u32 = 0x9e37_79b1;
+    let [a, b, c, d] = words;
+    let mixed = a.wrapping_mul(MIX) ^ b;
+    let mixed = mixed.wrapping_mul(MIX) ^ c;
+    let mixed = mixed.wrapping_mul(MIX) ^ d;
+    let mixed = mixed.wrapping_mul(MIX) ^ family as u32;
+    (mixed.wrapping_mul(MIX) >> 16) as u16
 }
 
 /// Bits of a part below its version.
@@ -90,7 +107,8 @@ impl Way {
     /// Returns the content as it is stored, without versions.
     #[inline(always)]
     pub const fn parts(&self) -> [u64; 4] {
-        [self.to, self.from, self.egress as u64 | (self.mtu as u64) << 32, self.ingress as u64]
+        let out = self.egress as u64 | (self.mtu as u64) << 32;
+        [self.to, self.from, out, self.ingress as u64 | (self.mark as u64) << 32]
     }
 
     /// Returns the slot at which a search for this content begins.
@@ -157,7 +175,14 @@ mod tests {
 
     #[test]
     fn content_is_read_whole_or_not_at_all() {
-        let way = Way { to: link(0x0403_0201, 0x0605), from: PART, egress: u32::MAX, ingress: 7, mtu: 9_000 };
+        let way = Way {
+            to: link(0x0403_0201, 0x0605),
+            from: PART,
+            egress: u32::MAX,
+            ingress: 7,
+            mtu: 9_000,
+            mark: 5,
+        };
         for part in way.parts() {
             assert_eq!(content(stored(part, 3), 3), Some(part));
             assert_eq!(content(stored(part, 3), 4), None);
@@ -166,11 +191,28 @@ mod tests {
     }
 
     #[test]
+    fn next_hops_of_one_link_address_have_their_own_marks() {
+        let v4 = |host: u32| mark(2, [0x0000_000a | host << 24, 0, 0, 0]);
+        // fe80::/64, whose last words differ.
+        let v6 = |host: u32| mark(10, [0x0000_80fe, 0, 0xff02_0000, host.to_be()]);
+        for of in [&v4 as &dyn Fn(u32) -> u16, &v6] {
+            let mut marks: Vec<u16> = (0..256).map(of).collect();
+            marks.sort_unstable();
+            marks.dedup();
+            assert!(marks.len() > 250, "{}", marks.len());
+        }
+        assert_ne!(mark(2, [7, 0, 0, 0]), mark(10, [7, 0, 0, 0]), "a family is part of it");
+        let way = |mark| Way { to: 1, from: 2, egress: 3, ingress: 4, mtu: 1_500, mark };
+        assert_ne!(way(1).parts(), way(2).parts());
+        assert_eq!(way(u16::MAX).parts()[3] as u32, 4, "the device is read alone");
+    }
+
+    #[test]
     fn neighbours_spread_over_the_table() {
         let mut slots: Vec<u32> = (0..1_000u32)
             .map(|host| {
                 let to = link(0x0000_0002 | host << 24, (host >> 8) as u16);
-                Way { to, from: link(0x0100_0002, 0x0203), egress: 3, ingress: 2, mtu: 1_500 }.slot()
+                Way { to, from: link(0x0100_0002, 0x0203), egress: 3, ingress: 2, mtu: 1_500, mark: 0 }.slot()
             })
             .collect();
         slots.sort_unstable();

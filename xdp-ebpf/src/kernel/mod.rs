@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::{BPF_FIB_LKUP_RET_NO_NEIGH, bpf_fib_lookup as FibParams, bpf_redir_neigh};
 use aya_ebpf::helpers::generated as helper;
 use common::maps::address::Address;
-use common::maps::next_hop::{Way, link};
+use common::maps::next_hop::{Way, link, mark};
 use core::ffi::c_void;
 
 /// The packet in hand when TC runs us.
@@ -209,7 +209,9 @@ pub(crate) fn link_addresses(params: &FibParams) -> (&[u8; 6], &[u8; 6]) {
 pub(crate) fn way(params: &FibParams, ingress: u32) -> Way {
     let (to, from) = link_addresses(params);
     let mtu = mtu_found(params) as u16;
-    Way { to: link_word(to), from: link_word(from), egress: params.ifindex, ingress, mtu }
+    // SAFETY: every bit pattern is valid for both arms of the union, and the request has zeroed it.
+    let mark = mark(params.family, unsafe { params.__bindgen_anon_4.ipv6_dst });
+    Way { to: link_word(to), from: link_word(from), egress: params.ifindex, ingress, mtu, mark }
 }
 
 #[inline(always)]
