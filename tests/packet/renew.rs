@@ -5,7 +5,7 @@ use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TCP};
 use common::maps::name;
 use common::maps::word::{SYN_AGAIN, SYN_OVER};
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, TLS_PORT, vip};
+use tests::addresses::{FAMILIES, Family, TLS_PORT, vip};
 use tests::hello::hello;
 use tests::packet::{Segment, flag};
 use tests::program::Programs;
@@ -346,40 +346,64 @@ fn the_new_connection_is_not_forgotten_with_the_old_one() {
     }
 }
 
+/// Runs a story on an open flow of the TLS listener, whose port now belongs to a TCP listener, and whose client has the SYN-ACK of
+/// the backend of a new connection. It gets the flow, and that backend.
+fn answered_anew(programs: &mut Programs, family: Family, story: impl FnOnce(&mut Programs, Open, Backend)) {
+    let port = common::maps::address::Port::new(TLS_PORT);
+    let key = ListenerKey { address: vip(family).into(), port, reserved: [0; 2] };
+    let open = open(programs, family);
+    let tls: Listener = programs.entry(name::LISTENERS, key).unwrap();
+    programs.insert(name::LISTENERS, key, Listener { protocol: PROTOCOL_TCP, route: 1, ..tls });
+    let syn = open.client.dial.syn().seq(NEXT_ISN);
+    challenged(programs, open, &syn);
+    open.age_syn(programs);
+    let outcome = open.client.give(programs, &syn);
+    assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
+    let backend = Backend::of(&sent(&outcome));
+    assert_ne!(backend.source, open.backend.source);
+    // The old connection continues until the client acknowledges the new SYN-ACK.
+    open.pass_to_backend(programs, &open.client_segment(HELLO, 0));
+    let answer = backend.syn_ack().ack(behind(NEXT_ISN, 0));
+    assert_eq!(backend.give(programs, &answer).counted, [(Reason::ForwardClient, 1)]);
+    story(programs, open, backend);
+    programs.insert(name::LISTENERS, key, tls);
+}
+
 #[test]
 fn on_a_tcp_listener_the_new_handshake_is_the_proof() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        let key = |port| ListenerKey {
-            address: vip(family).into(),
-            port: common::maps::address::Port::new(port),
-            reserved: [0; 2],
-        };
-        // A flow of the TLS listener, whose port now belongs to a TCP listener.
-        let open = open(&mut programs, family);
-        let tls: Listener = programs.entry(name::LISTENERS, key(TLS_PORT)).unwrap();
-        programs.insert(name::LISTENERS, key(TLS_PORT), Listener { protocol: PROTOCOL_TCP, route: 1, ..tls });
-        let syn = open.client.dial.syn().seq(NEXT_ISN);
-        challenged(&mut programs, open, &syn);
-        open.age_syn(&mut programs);
-        let outcome = open.client.give(&mut programs, &syn);
-        assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
-        let backend = Backend::of(&sent(&outcome));
-        assert_ne!(backend.source, open.backend.source);
-        // The old connection continues until the client acknowledges the new SYN-ACK.
-        open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0));
-        let answer = backend.syn_ack().ack(behind(NEXT_ISN, 0));
-        assert_eq!(backend.give(&mut programs, &answer).counted, [(Reason::ForwardClient, 1)]);
-        let ack = open.client.at(0).seq(behind(NEXT_ISN, 0)).ack(behind(BACKEND_ISN, 0));
-        let outcome = open.client.give(&mut programs, &ack);
-        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::ForwardBackend, 1)]);
-        assert_eq!(sent(&outcome).to, backend.address);
-        assert_eq!(open.flow(&programs).nat, backend.tuple());
-        assert_eq!(open.backend.owner(&programs), None);
-        assert_ne!(open.flow(&programs).connection.state, FLOW_RESET);
-        programs.insert(name::LISTENERS, key(TLS_PORT), tls);
+        answered_anew(&mut programs, family, |programs, open, backend| {
+            let ack = open.client.at(0).seq(behind(NEXT_ISN, 0)).ack(behind(BACKEND_ISN, 0));
+            let outcome = open.client.give(programs, &ack);
+            assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::ForwardBackend, 1)]);
+            assert_eq!(sent(&outcome).to, backend.address);
+            assert_eq!(open.flow(programs).nat, backend.tuple());
+            assert_eq!(open.backend.owner(programs), None);
+            assert_ne!(open.flow(programs).connection.state, FLOW_RESET);
+        });
         assert_ne!(ISN, NEXT_ISN);
+    }
+}
+
+/// It refuses the new connection: that is no reason to end the old one, which it does not concern.
+#[test]
+fn a_rst_that_acknowledges_the_new_handshake_is_no_proof() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        answered_anew(&mut programs, family, |programs, open, _| {
+            let at = open.client.at(0).seq(behind(NEXT_ISN, 0)).ack(behind(BACKEND_ISN, 0));
+            let outcome = open.client.give(programs, &at.flags(flag::RST | flag::ACK));
+            let replaced = outcome.counted.iter().any(|(reason, _)| *reason == Reason::SynFlowReplaced);
+            assert!(!replaced, "{:?}", outcome.counted);
+            let flow = open.flow(programs);
+            assert_eq!((flow.nat, flow.connection.state), (open.backend.tuple(), FLOW_ESTABLISHED));
+            open.pass_to_backend(programs, &open.client_segment(HELLO, 0).psh().payload(*b"data"));
+            open.pass_to_client(programs, &open.backend_segment(0, HELLO + 4).payload(*b"data"));
+        });
+        crate::setup::forget_all(&mut programs);
     }
 }
 
