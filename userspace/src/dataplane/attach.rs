@@ -39,7 +39,9 @@ pub fn attach(programs: &mut Programs, pins: &Pins, ifindex: u32) -> Result<(), 
     let ingress = programs.ingress()?;
     match PinnedLink::from_pin(&path) {
         Ok(pinned) => match adopt(ingress, pinned) {
-            Ok(()) => return Ok(()),
+            Ok(()) if runs_on(ingress, ifindex)? => return Ok(()),
+            // The link's device is in another network namespace, and has this index there.
+            Ok(()) => detach(pins, ifindex)?,
             // The link's device is gone; another device has its index now.
             Err(error) if is_defunct(&error) => detach(pins, ifindex)?,
             Err(error) => return Err(refused(Box::new(error))),
@@ -69,8 +71,12 @@ fn is_defunct(error: &ProgramError) -> bool {
 
 /// Whether the kernel runs our program for what this device receives.
 pub fn is_attached(programs: &mut Programs, ifindex: u32) -> Result<bool, AttachError> {
+    runs_on(programs.ingress()?, ifindex)
+}
+
+fn runs_on(ingress: &SchedClassifier, ifindex: u32) -> Result<bool, AttachError> {
     let refused = |source| AttachError::Refused { ifindex, source };
-    let ours = programs.ingress()?.info().map_err(|e| refused(Box::new(e)))?.id();
+    let ours = ingress.info().map_err(|e| refused(Box::new(e)))?.id();
     let ids = hooks::program_ids(ifindex, Hook::TcxIngress).map_err(|e| refused(Box::new(e)))?;
     Ok(ids.contains(&ours))
 }

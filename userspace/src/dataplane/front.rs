@@ -43,16 +43,20 @@ pub enum FrontError {
 }
 
 /// Attaches the program to a device. In a link that is pinned already, it replaces the one of an earlier start: no frame passes
-/// without one.
-pub fn attach(programs: &mut Programs, pins: &Pins, ifindex: u32) -> Result<(), FrontError> {
+/// without one. `shown` as in [`program`]. Returns whether there was no such link.
+pub fn attach(
+    programs: &mut Programs,
+    pins: &Pins,
+    ifindex: u32,
+    shown: Option<u32>,
+) -> Result<bool, FrontError> {
     let program = programs.front()?;
     if let Some(pinned) = open(pins, ifindex)? {
-        match link::update(&pinned, program) {
-            Ok(()) => return check(&pinned, ifindex).map(drop),
-            // The link's device is gone; another device has its index now.
-            Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => detach(pins, ifindex)?,
-            Err(error) => return Err(error.into()),
+        if is_on(&link::info(&pinned)?, ifindex, shown) {
+            link::update(&pinned, program)?;
+            return check(&pinned, ifindex).map(|_| false);
         }
+        detach(pins, ifindex)?;
     }
     let made = link::create(program, ifindex).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => FrontError::Taken,
@@ -62,7 +66,7 @@ pub fn attach(programs: &mut Programs, pins: &Pins, ifindex: u32) -> Result<(), 
     check(&made, ifindex)?;
     let path = pins.front(ifindex);
     link::pin(&made, &path).map_err(PinError::io(&path, "pin"))?;
-    Ok(())
+    Ok(true)
 }
 
 /// Reads back what the kernel has made.
@@ -74,11 +78,18 @@ fn check(made: &OwnedFd, ifindex: u32) -> Result<link::LinkInfo, FrontError> {
     }
 }
 
-/// Returns the id of the program in our link on the device; `None`: we have none there.
-pub fn program(pins: &Pins, ifindex: u32) -> Result<Option<u32>, FrontError> {
+/// Returns the id of the program in our link on the device; `None`: we have none there. `shown`: the XDP program that rtnetlink shows on
+/// the device.
+pub fn program(pins: &Pins, ifindex: u32, shown: Option<u32>) -> Result<Option<u32>, FrontError> {
     let Some(pinned) = open(pins, ifindex)? else { return Ok(None) };
     let info = link::info(&pinned)?;
-    Ok(((info.kind, info.ifindex) == (LINK_TYPE, ifindex)).then_some(info.program))
+    Ok(is_on(&info, ifindex, shown).then_some(info.program))
+}
+
+/// Whether the link is on this device. Its device may be gone, and then it has the index 0; or be in another network namespace, where
+/// indices are others: only what rtnetlink shows is of this one.
+fn is_on(info: &link::LinkInfo, ifindex: u32, shown: Option<u32>) -> bool {
+    (info.kind, info.ifindex, Some(info.program)) == (LINK_TYPE, ifindex, shown)
 }
 
 fn open(pins: &Pins, ifindex: u32) -> Result<Option<OwnedFd>, FrontError> {
@@ -106,4 +117,23 @@ pub fn detach(pins: &Pins, ifindex: u32) -> Result<(), PinError> {
 /// for which there is none behind it, and keep another one from the device.
 pub fn detach_all(pins: &Pins) -> Result<(), PinError> {
     pins.front_devices()?.into_iter().try_for_each(|ifindex| detach(pins, ifindex))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_on_a_device_if_type_index_and_program_are_the_devices() {
+        let info = |kind, ifindex| {
+            let mut info = link::LinkInfo::default();
+            (info.kind, info.program, info.ifindex) = (kind, 7, ifindex);
+            info
+        };
+        let on_3 = info(LINK_TYPE, 3);
+        assert!(is_on(&on_3, 3, Some(7)));
+        assert!(!is_on(&on_3, 4, Some(7)) && !is_on(&on_3, 3, Some(8)) && !is_on(&on_3, 3, None));
+        assert!(!is_on(&info(LINK_TYPE + 1, 3), 3, Some(7)), "of another type");
+        assert!(!is_on(&info(LINK_TYPE, 0), 3, Some(7)), "its device is gone");
+    }
 }

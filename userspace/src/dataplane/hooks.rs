@@ -43,14 +43,14 @@ impl Hook {
 pub struct Attached {
     /// Its id.
     pub id: u32,
-    /// Its name; `None`: not readable (requires CAP_SYS_ADMIN).
+    /// Its name; `None`: it has none, or none that can be read (requires CAP_SYS_ADMIN).
     pub name: Option<String>,
 }
 
 impl Attached {
     /// Looks up the program with this id.
     pub fn of(id: u32) -> Self {
-        Self { id, name: syscall::program_name(id).ok() }
+        Self { id, name: syscall::program_name(id).ok().filter(|name| !name.is_empty()) }
     }
 }
 

@@ -30,6 +30,11 @@ pub const CHAINED_RECEIVE: &str = "rx-gro-list";
 /// The feature by which the device merges segments so that they can be split again (`NETIF_F_GRO_HW`).
 pub const HARDWARE_RECEIVE: &str = "rx-gro-hw";
 
+/// The features by which the device takes VLAN tags off (`NETIF_F_HW_VLAN_CTAG_RX`), and receives only frames of the VLANs that are
+/// configured above it (`NETIF_F_HW_VLAN_CTAG_FILTER`).
+const TAGS_TAKEN: &str = "rx-vlan-hw-parse";
+const TAGS_FILTERED: &str = "rx-vlan-filter";
+
 /// `struct ifreq` with `ifr_data`; the union is 24 bytes on 64-bit machines.
 #[repr(C)]
 struct Request {
@@ -51,6 +56,8 @@ pub struct Offloads {
     pub hardware_receive: bool,
     /// The kernel chains segments: rewriting the headers of a chain changes only those of its first segment.
     pub chained_receive: bool,
+    /// The device takes VLAN tags off received frames, of any VLAN, and reports them beside the frame.
+    pub tags_taken: bool,
 }
 
 /// Queries a device in the calling thread's network namespace.
@@ -61,6 +68,7 @@ pub fn offloads(device: &str) -> io::Result<Offloads> {
         large_receive: ask(device, GET_FLAGS)? & FLAG_LRO != 0,
         hardware_receive: has_feature(device, HARDWARE_RECEIVE)?,
         chained_receive: has_feature(device, CHAINED_RECEIVE)?,
+        tags_taken: has_feature(device, TAGS_TAKEN)? && !has_feature(device, TAGS_FILTERED)?,
     })
 }
 
@@ -135,7 +143,7 @@ mod tests {
         let found = offloads("lo").unwrap();
         assert!(found.rx_checksum && found.tx_checksum, "{found:?}");
         assert!(!found.large_receive && !found.chained_receive, "{found:?}");
-        for name in [CHAINED_RECEIVE, HARDWARE_RECEIVE] {
+        for name in [CHAINED_RECEIVE, HARDWARE_RECEIVE, TAGS_TAKEN, TAGS_FILTERED] {
             assert!(feature("lo", name).unwrap().is_some(), "{name}");
         }
         assert_eq!(feature("lo", "no-such").unwrap(), None);

@@ -1,17 +1,19 @@
-//! Programs attached to devices by classic traffic control (qdisc `clsact`). They run after TCX programs.
+//! Programs and filters attached to devices by classic traffic control. They run after TCX programs.
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 
 use super::netlink::Netlink;
 
-/// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` and `..._EGRESS` (linux/pkt_sched.h).
-const PARENTS: [(&str, u32); 2] = [("tc/ingress", 0xffff_fff2), ("tc/egress", 0xffff_fff3)];
+/// Filters of the qdisc `clsact` for what a device received.
+pub const INGRESS: &str = "tc/ingress";
+/// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` and `..._EGRESS` (linux/pkt_sched.h); 0 is the qdisc that queues what is sent.
+const PARENTS: [(&str, u32); 3] = [(INGRESS, 0xffff_fff2), ("tc/egress", 0xffff_fff3), ("tc/root", 0)];
 
 /// A filter on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// `tc/ingress` or `tc/egress`.
+    /// [`INGRESS`], or one of those for what the device sends: `tc/egress`, `tc/root`.
     pub hook: &'static str,
     /// Its kind: `bpf`, `u32`, `flower` ...
     pub kind: String,

@@ -52,6 +52,19 @@ impl Node {
     }
 }
 
+impl Link {
+    /// Queries the kernel for the device with this index; `None`: there is none.
+    pub fn look(index: u32) -> Result<Option<Self>, NetError> {
+        let mut question = LinkMessage::default();
+        question.header.index = index;
+        let answers = Netlink::open()?.ask_all([RouteNetlinkMessage::GetLink(question)])?;
+        Ok(answers.into_iter().flatten().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewLink(message) => Some(link(&message)),
+            _ => None,
+        }))
+    }
+}
+
 fn link(message: &LinkMessage) -> Link {
     let mut link = Link {
         name: String::new(),
@@ -155,6 +168,8 @@ mod tests {
         let loopback = &node.links[&index];
         assert!(!loopback.ethernet && loopback.mtu > 0);
         assert_eq!((node.name(index).as_str(), node.name(0).as_str()), ("lo", "#0"));
+        assert_eq!(Link::look(index).unwrap().as_ref(), Some(loopback));
+        assert_eq!(Link::look(u32::MAX >> 1).unwrap(), None);
     }
 
     #[test]

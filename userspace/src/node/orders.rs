@@ -210,7 +210,7 @@ impl Orders {
             }
             Word::Drifted(drifted) => {
                 if let Some((_, said)) = self.outputs.get_mut(at) {
-                    said.exceptions = drifted.exceptions;
+                    (said.problems, said.exceptions) = (drifted.problems, drifted.exceptions);
                 }
                 Some(News::Drifted(drifted.repaired))
             }
@@ -323,7 +323,7 @@ impl Said {
 mod tests {
     use super::*;
     use crate::outputs::memory::Memory;
-    use crate::outputs::{Pins, Word};
+    use crate::outputs::{Drifted, Pins, Word};
 
     /// Two outputs with orders 1 and 2, which they have not answered yet.
     fn ordered() -> (Orders, [Arc<Desired>; 2]) {
@@ -414,5 +414,19 @@ mod tests {
         assert_eq!(orders.problems().count(), 1);
         assert!(matches!(orders.hear(1, again(Vec::new())), Ok(Some(News::Drifted(0)))));
         assert!(matches!(orders.hear(1, again(Vec::new())), Ok(None)));
+    }
+
+    #[test]
+    fn what_an_output_finds_later_is_among_its_problems() {
+        let (mut orders, _) = ordered();
+        for at in [0, 1] {
+            heard(&mut orders, at, holds(2, Ok(Done::default())));
+        }
+        for problems in [vec![Problem::warning("settings.xdpDevices", "is not used", "look")], Vec::new()] {
+            let count = problems.len();
+            let word = Word::Drifted(Drifted { problems, exceptions: Vec::new(), repaired: 0 });
+            assert!(matches!(orders.hear(1, word), Ok(Some(News::Drifted(0)))));
+            assert_eq!(orders.problems().count(), count);
+        }
     }
 }

@@ -96,6 +96,8 @@ pub(crate) struct Held {
 /// What an output found when it looked at what it should hold.
 #[derive(Debug)]
 pub(crate) struct Drifted {
+    /// What the node cannot do of the order in effect, and why.
+    pub problems: Vec<Problem>,
     /// What it does not hold, or did not until just now.
     pub exceptions: Vec<Exception>,
     /// The number of elements that were written again, and of programs that were attached again.

@@ -8,7 +8,7 @@ use crate::dataplane::hooks::{self, Attached, Hook};
 use crate::dataplane::pin::Pins;
 use crate::model::Link;
 use crate::net::ethtool::{self, Offloads};
-use crate::net::filters;
+use crate::net::filters::{self, Filter};
 
 /// The smallest MTU in bytes of a device that carries IPv6 (RFC 8200 section 5).
 const MTU_MIN: u32 = 1280;
@@ -17,14 +17,18 @@ const MTU_MIN: u32 = 1280;
 pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
     let name = &link.name;
     let mut findings = Vec::new();
-    let front = front::program(pins, index).ok().flatten();
+    let front = front::program(pins, index, link.xdp).ok().flatten();
     findings.extend(link.xdp.map(|id| xdp(link, id, front)));
     let ours = hooks::ours(pins).ok().flatten();
+    let mut passed_by = 0;
     for hook in Hook::ALL {
         let what = format!("{name} {}", hook.text());
         match hooks::programs(index, hook) {
             Ok(programs) if programs.is_empty() => {}
-            Ok(programs) => findings.push(order(what, &programs, ours)),
+            Ok(programs) => {
+                passed_by += passed_by_xdp(hook, &programs, ours);
+                findings.push(order(what, hook, &programs, ours, front.is_some()));
+            }
             Err(error) => findings.push(finding(
                 Verdict::Note,
                 what,
@@ -34,14 +38,8 @@ pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
         }
     }
     for filter in filters::filters(index) {
-        let program = filter.id.map(|id| named(&Attached { id, name: filter.name.clone() }));
-        let found = program.unwrap_or_else(|| format!("a filter of kind {}", filter.kind));
-        findings.push(finding(
-            Verdict::Note,
-            format!("{name} {}", filter.hook),
-            found,
-            "runs behind TCX programs",
-        ));
+        passed_by += usize::from(filter.hook != filters::INGRESS);
+        findings.push(of_filter(name, &filter, front.is_some()));
     }
     let strict = |device: &str| {
         let path = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
@@ -57,7 +55,7 @@ pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
     }
     // A device that does not support these queries has no such offloads.
     let offloads = ethtool::offloads(name).ok();
-    findings.push(with_xdp(link, offloads, front.is_some()));
+    findings.push(with_xdp(link, offloads, passed_by, front.is_some()));
     findings.extend(offloads.map(|found| of_offloads(name, found)).unwrap_or_default());
     findings
 }
@@ -66,22 +64,40 @@ pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
 /// support fragments, or refuses.
 const MTU_OF_A_PAGE: u32 = 3_498;
 
-/// Says what XDP changes on this device, attached (`is_on`) or not.
-fn with_xdp(link: &Link, offloads: Option<Offloads>, is_on: bool) -> Finding {
+/// Says what XDP changes on this device, attached (`is_on`) or not. `passed_by`: programs and filters of others that do not see what it
+/// answers.
+fn with_xdp(link: &Link, offloads: Option<Offloads>, passed_by: usize, is_on: bool) -> Finding {
     let what = format!("{} with XDP", link.name);
     let state = if is_on { "attached" } else { "not attached" };
-    if link.is_veth {
-        let found = format!(
-            "{state}; with it the other end sends no segments for this end to cut (TSO is off there)"
-        );
-        return finding(Verdict::Ok, what, found, "");
-    }
-    let mut changes = Vec::new();
     let of = |is: fn(&Offloads) -> bool| offloads.as_ref().is_some_and(is);
-    for (name, is_active) in [
-        ("lro", of(|found| found.large_receive)),
-        (ethtool::HARDWARE_RECEIVE, of(|found| found.hardware_receive)),
-    ] {
+    let mut changes = match link.is_veth {
+        true => vec!["the other end sends no segments for this end to cut (TSO is off there)".to_owned()],
+        false => of_driver(link, of(|found| found.large_receive), of(|found| found.hardware_receive), is_on),
+    };
+    if passed_by > 0 {
+        changes.push(format!("{passed_by} programs or filters of others do not see what it answers"));
+    }
+    let (mut verdict, mut remedy) = (Verdict::Ok, String::new());
+    if of(|found| found.tags_taken) {
+        changes.push("a frame of any VLAN looks untagged to it, and may be answered as one".to_owned());
+        if is_on {
+            verdict = Verdict::Note;
+            remedy = match link.is_veth {
+                true => {
+                    "`ethtool -K DEVICE txvlan off` for the other end, if that sends tagged frames".to_owned()
+                }
+                false => format!("`ethtool -K {} rxvlan off`, if tagged frames arrive there", link.name),
+            };
+        }
+    }
+    finding(verdict, what, format!("{state}; with it {}", changes.join(", ")), &remedy)
+}
+
+/// Returns what a driver changes when XDP is attached; `lro` and `gro`: whether the device merges segments now, irreversibly and so that
+/// they can be split.
+fn of_driver(link: &Link, lro: bool, gro: bool, is_on: bool) -> Vec<String> {
+    let mut changes = Vec::new();
+    for (name, is_active) in [("lro", lro), (ethtool::HARDWARE_RECEIVE, gro)] {
         changes.push(match (is_active, is_on) {
             (true, false) => format!("{name} goes off"),
             (true, true) => format!("{name} is on all the same"),
@@ -94,7 +110,7 @@ fn with_xdp(link: &Link, offloads: Option<Offloads>, is_on: bool) -> Finding {
         }
         mtu => format!("an MTU of {mtu} is possible"),
     });
-    finding(Verdict::Ok, what, format!("{state}; with it {}", changes.join(", ")), "")
+    changes
 }
 
 /// Reports an XDP program, which runs before all others. `ours` is the one in our link.
@@ -160,9 +176,22 @@ pub(super) fn sizes(links: &[&Link]) -> Option<Finding> {
     )
 }
 
-/// Reports the programs of a hook in the order they run.
-fn order(what: String, programs: &[Attached], ours: Option<u32>) -> Finding {
-    let place = programs.iter().position(|program| Some(program.id) == ours);
+/// What XDP answers, the driver sends at once.
+const PASSED_BY: &str =
+    "sees nothing of what XDP answers: that goes past qdiscs, filters and taps of the device";
+
+/// Returns how many programs of the hook do not see what XDP answers, but would see TCX answer it: what is to be sent, and in front of
+/// ours what was received.
+fn passed_by_xdp(hook: Hook, programs: &[Attached], ours: Option<u32>) -> usize {
+    match hook {
+        Hook::TcxIngress => programs.iter().position(|program| Some(program.id) == ours).unwrap_or(0),
+        Hook::TcxEgress => programs.len(),
+    }
+}
+
+/// Reports the programs of a hook in the order they run; `with_xdp`: ours of XDP is on the device.
+fn order(what: String, hook: Hook, programs: &[Attached], ours: Option<u32>, with_xdp: bool) -> Finding {
+    let is_passed_by = passed_by_xdp(hook, programs, ours) > 0;
     let list: Vec<String> = programs
         .iter()
         .map(|program| match Some(program.id) == ours {
@@ -170,11 +199,29 @@ fn order(what: String, programs: &[Attached], ours: Option<u32>) -> Finding {
             false => named(program),
         })
         .collect();
-    let (verdict, remedy) = match place {
-        Some(1..) => (Verdict::Note, "others run before ours and may take packets for our addresses"),
-        Some(0) | None => (Verdict::Ok, ""),
+    let (verdict, remedy) = match (hook, is_passed_by, with_xdp) {
+        (Hook::TcxIngress, true, false) => {
+            (Verdict::Note, "others run before ours and may take packets for our addresses")
+        }
+        (Hook::TcxIngress, true, true) => (
+            Verdict::Note,
+            "others run before ours and may take packets for our addresses; what XDP answers or drops they do not see",
+        ),
+        (Hook::TcxEgress, true, true) => (Verdict::Note, PASSED_BY),
+        (_, false, _) | (Hook::TcxEgress, true, false) => (Verdict::Ok, ""),
     };
     finding(verdict, what, list.join(", then "), remedy)
+}
+
+/// Reports a filter, which runs behind the programs of TCX.
+fn of_filter(device: &str, filter: &Filter, with_xdp: bool) -> Finding {
+    let program = filter.id.map(|id| named(&Attached { id, name: filter.name.clone() }));
+    let found = program.unwrap_or_else(|| format!("a filter of kind {}", filter.kind));
+    let remedy = match with_xdp && filter.hook != filters::INGRESS {
+        true => PASSED_BY,
+        false => "runs behind TCX programs",
+    };
+    finding(Verdict::Note, format!("{device} {}", filter.hook), found, remedy)
 }
 
 fn named(program: &Attached) -> String {
@@ -192,14 +239,42 @@ mod tests {
     fn the_order_is_shown_and_who_is_before_us_is_noted() {
         let program = |id, name: Option<&str>| Attached { id, name: name.map(str::to_owned) };
         let both = [program(7, Some("cil_from_netdev")), program(9, None)];
-        let found = order("eth0 tcx/ingress".into(), &both, Some(9));
+        let ingress = Hook::TcxIngress;
+        let found = order("eth0 tcx/ingress".into(), ingress, &both, Some(9), false);
         assert_eq!(
             (found.verdict, found.found.as_str()),
             (Verdict::Note, "#7 cil_from_netdev, then #9 (ours)")
         );
-        let found = order("eth0 tcx/ingress".into(), &both, Some(7));
+        let found = order("eth0 tcx/ingress".into(), ingress, &both, Some(7), true);
         assert_eq!((found.verdict, found.found.as_str()), (Verdict::Ok, "#7 (ours), then #9"));
-        assert_eq!(order(String::new(), &both, None).verdict, Verdict::Ok);
+        assert_eq!(order(String::new(), ingress, &both, None, true).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn what_does_not_see_what_xdp_answers_is_noted_once_xdp_is_on() {
+        let both = [7, 9].map(|id| Attached { id, name: None });
+        let told = |hook, ours, with_xdp| {
+            let found = order(String::new(), hook, &both, ours, with_xdp);
+            (found.verdict, found.remedy.contains("what XDP answers"))
+        };
+        assert_eq!(told(Hook::TcxEgress, Some(9), false), (Verdict::Ok, false));
+        assert_eq!(told(Hook::TcxEgress, Some(9), true), (Verdict::Note, true));
+        assert_eq!(told(Hook::TcxIngress, Some(9), false), (Verdict::Note, false));
+        assert_eq!(told(Hook::TcxIngress, Some(9), true), (Verdict::Note, true));
+        assert_eq!(told(Hook::TcxIngress, Some(7), true), (Verdict::Ok, false));
+        for (hook, passed_by) in [(filters::INGRESS, false), ("tc/egress", true), ("tc/root", true)] {
+            let filter = Filter { hook, kind: "u32".into(), id: None, name: None };
+            for with_xdp in [false, true] {
+                let found = of_filter("eth0", &filter, with_xdp);
+                assert_eq!(found.remedy == PASSED_BY, passed_by && with_xdp, "{hook}");
+                assert_eq!(
+                    (found.what, found.found),
+                    (format!("eth0 {hook}"), "a filter of kind u32".into())
+                );
+            }
+        }
+        let counts = [Hook::TcxIngress, Hook::TcxEgress].map(|hook| passed_by_xdp(hook, &both, Some(9)));
+        assert_eq!(counts, [1, 2]);
     }
 
     #[test]
@@ -224,11 +299,12 @@ mod tests {
                 large_receive: lro,
                 hardware_receive: gro,
                 chained_receive: false,
+                tags_taken: false,
             };
             Some(all)
         };
         let link = |mtu, is_veth| Link { name: "eth0".into(), mtu, is_veth, ..Link::default() };
-        let found = |link: &Link, offloads, is_on| with_xdp(link, offloads, is_on).found;
+        let found = |link: &Link, offloads, is_on| with_xdp(link, offloads, 0, is_on).found;
         assert_eq!(
             found(&link(1500, false), offloads(true, true), false),
             "not attached; with it lro goes off, rx-gro-hw goes off, an MTU of 1500 is possible"
@@ -239,6 +315,17 @@ mod tests {
         );
         assert!(found(&link(1500, false), None, false).contains("lro is off, rx-gro-hw is off"));
         assert!(found(&link(1500, true), offloads(false, false), true).contains("TSO is off there"));
+        for is_veth in [false, true] {
+            let link = link(1500, is_veth);
+            let others = with_xdp(&link, None, 3, false);
+            assert!(others.found.ends_with("3 programs or filters of others do not see what it answers"));
+            let tagless = offloads(false, false).map(|found| Offloads { tags_taken: true, ..found });
+            for (is_on, verdict) in [(false, Verdict::Ok), (true, Verdict::Note)] {
+                let told = with_xdp(&link, tagless, 0, is_on);
+                assert!(told.found.contains("a frame of any VLAN looks untagged to it"), "{}", told.found);
+                assert_eq!((told.verdict, told.remedy.contains("vlan off")), (verdict, is_on));
+            }
+        }
     }
 
     #[test]

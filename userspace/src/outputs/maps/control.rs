@@ -208,11 +208,12 @@ impl Control {
         let chosen = self.egress.chosen();
         // Before any route uses a device: without our program there, the node itself would answer replies.
         self.attach(&chosen.devices)?;
-        let fronts = self.follow_fronts(&chosen.devices);
+        let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
+        let fronts = self.hooks.follow(names, node, &chosen.devices, &mut self.programs, &self.pins);
         if !self.is_strict && self.egress.keep_to(&self.hooks.tcx) {
             plan = plan::plan(&self.applied, &self.desired, self.egress.hops());
         }
-        plan.problems.extend(fronts);
+        self.complaints.note_fronts(fronts);
         self.complaints.log(&plan.problems, &chosen);
         let before_writing = begun.elapsed();
         let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
@@ -320,13 +321,6 @@ impl Control {
         Ok(())
     }
 
-    /// Attaches XDP where it is wanted, and detaches it elsewhere. Returns what there is to say of it.
-    fn follow_fronts(&mut self, devices: &BTreeSet<u32>) -> Vec<Problem> {
-        let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
-        let served = &self.hooks.tcx & devices;
-        self.hooks.fronts.follow(names, node, &served, &mut self.programs, &self.pins)
-    }
-
     /// Detaches the program from every other device, including those of an earlier start.
     fn detach(&mut self, keep: &BTreeSet<u32>) -> Result<(), StartError> {
         for index in self.pins.linked_devices()? {
@@ -355,8 +349,8 @@ impl Control {
     }
 
     /// Returns what the node cannot do of the state in effect, and why.
-    pub(super) fn problems(&self) -> &[Problem] {
-        &self.complaints.problems
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        self.complaints.problems()
     }
 
     /// Returns what is not held of the state in effect, apart from what drifted.
@@ -383,15 +377,19 @@ impl Control {
             warn!(%error, "what the maps hold is not as it should be, or not known");
         });
         let (mut repaired, is_over) = looked.unwrap_or_default();
+        let mut is_news = false;
         if is_over {
             let (node, programs) = (self.egress.node(), &mut self.programs);
             repaired += self.complaints.drift.look_at_devices(&self.hooks.tcx, programs, &self.pins, node);
-            self.complaints.exceptions = self.unheld();
-            if self.hooks.fronts.is_to_be_repeated(&self.pins) {
-                self.follow_fronts(&self.hooks.tcx.clone());
+            let names = &self.desired.settings.xdp_devices;
+            if let Some((attached, found)) = self.hooks.look_again(names, node, programs, &self.pins) {
+                repaired += attached;
+                is_news = self.complaints.note_fronts(found);
             }
+            self.complaints.exceptions = self.unheld();
         }
         let exceptions = self.exceptions();
-        (repaired > 0 || exceptions != before).then_some(Drifted { exceptions, repaired })
+        let is_news = is_news || repaired > 0 || exceptions != before;
+        is_news.then(|| Drifted { problems: self.problems(), exceptions, repaired })
     }
 }

@@ -5,18 +5,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::dataplane::front::{self, FrontError};
 use crate::dataplane::hooks::Attached;
 use crate::dataplane::load::Programs;
 use crate::dataplane::pin::{PinError, Pins};
-use crate::model::{Node, Problem};
+use crate::model::{Link, Node, Problem};
+use crate::net::NetError;
 
 const FIELD: &str = "settings.xdpDevices";
 
-/// What was refused is tried again after this, though nothing has changed: another program may be gone.
+/// What the kernel refused is tried again after this, though nothing has changed: another program may be gone. Each refusal in a row
+/// doubles it, up to [`AGAIN_MOST`]: to attach may interrupt a device for a moment, also where it fails.
 const AGAIN: Duration = Duration::from_secs(60);
+const AGAIN_MOST: Duration = Duration::from_secs(16 * 60);
+
+/// Returns how long to wait after this many refusals in a row.
+fn patience(refusals: u32) -> Duration {
+    AGAIN.saturating_mul(1 << refusals.saturating_sub(1).min(16)).min(AGAIN_MOST)
+}
 
 /// Where our programs are.
 #[derive(Debug, Default)]
@@ -24,43 +32,128 @@ pub(super) struct Hooks {
     /// Devices that have the TCX program, and lead to what is served.
     pub(super) tcx: BTreeSet<u32>,
     /// XDP.
-    pub(super) fronts: Fronts,
+    fronts: Fronts,
 }
 
-/// What was done last. To attach to a device may interrupt it for a moment, so it is not tried with each change of what is served.
+impl Hooks {
+    /// Attaches XDP to those of the devices with these names that have TCX, and are among `chosen`, and detaches it from all others.
+    /// Returns what there is to say of it.
+    pub(super) fn follow(
+        &mut self,
+        names: &[Arc<str>],
+        node: &Node,
+        chosen: &BTreeSet<u32>,
+        programs: &mut Programs,
+        pins: &Pins,
+    ) -> Vec<Problem> {
+        self.fronts.follow(names, node, &(&self.tcx & chosen), programs, pins)
+    }
+
+    /// Attaches XDP again to devices that lost it, and tries again what was refused when it is time to. Returns to how many devices, and
+    /// what there is to say of it now; `None`: there was nothing to do.
+    pub(super) fn look_again(
+        &mut self,
+        names: &[Arc<str>],
+        node: &Node,
+        programs: &mut Programs,
+        pins: &Pins,
+    ) -> Option<(usize, Vec<Problem>)> {
+        let lost = self.fronts.take_lost(pins);
+        for index in &lost {
+            let device = node.name(*index);
+            warn!(
+                device,
+                "XDP was detached by another program: find out which; without XDP all is served, too"
+            );
+        }
+        if lost.is_empty() && !self.fronts.is_due() {
+            return None;
+        }
+        let found = self.fronts.follow(names, node, &self.tcx, programs, pins);
+        let is_back =
+            |index: &&u32| self.fronts.last.as_ref().is_some_and(|last| last.attached.contains(*index));
+        Some((lost.iter().filter(is_back).count(), found))
+    }
+}
+
+/// What was done last. To attach to a device may interrupt it for a moment, so it is not tried with each change of what is served, or
+/// of the network elsewhere.
 #[derive(Debug, Default)]
-pub(super) struct Fronts {
+struct Fronts {
     last: Option<Done>,
 }
 
-/// For which names, network and devices with TCX, when, and why a device has none.
+/// For which devices, when, and why one of them has none.
 #[derive(Debug)]
 struct Done {
-    names: Vec<Arc<str>>,
-    node: Arc<Node>,
-    served: BTreeSet<u32>,
+    candidates: Vec<Candidate>,
     at: Instant,
     /// Devices that have XDP.
     attached: BTreeSet<u32>,
+    /// How often in a row the kernel refused something of it.
+    refusals: u32,
     problems: Vec<Problem>,
 }
 
+/// A device where XDP is wanted, and what of the network decides whether it can be there.
+#[derive(Debug, PartialEq, Eq)]
+struct Candidate {
+    name: Arc<str>,
+    /// `None`: there is no such device.
+    index: Option<u32>,
+    /// Whether it has the programs that go on with what XDP answers.
+    is_served: bool,
+    /// Why it must not have XDP, see [`kept_by`].
+    kept_by: Option<String>,
+    mtu: u32,
+    /// Another device may have the name and the index of one that is gone.
+    link_address: Option<[u8; 6]>,
+    is_veth: bool,
+    /// Another's XDP program there.
+    other: Option<u32>,
+}
+
+impl Candidate {
+    /// Of a device that is in `attached`, the program is ours.
+    fn of(name: &Arc<str>, node: &Node, served: &BTreeSet<u32>, attached: &BTreeSet<u32>) -> Self {
+        let index = node.index(name);
+        let link = index.and_then(|index| node.links.get(&index));
+        let has = |indices: &BTreeSet<u32>| index.is_some_and(|index| indices.contains(&index));
+        Self {
+            name: Arc::clone(name),
+            index,
+            is_served: has(served),
+            kept_by: index.and_then(|index| kept_by(index, node)),
+            mtu: link.map_or(0, |link| link.mtu),
+            link_address: link.and_then(|link| link.link_address),
+            is_veth: link.is_some_and(|link| link.is_veth),
+            other: link.and_then(|link| link.xdp).filter(|_| !has(attached)),
+        }
+    }
+
+    fn all(names: &[Arc<str>], node: &Node, served: &BTreeSet<u32>, attached: &BTreeSet<u32>) -> Vec<Self> {
+        names.iter().map(|name| Self::of(name, node, served, attached)).collect()
+    }
+}
+
 impl Done {
-    fn is_for(&self, names: &[Arc<str>], node: &Arc<Node>, served: &BTreeSet<u32>, now: Instant) -> bool {
-        self.names == names
-            && Arc::ptr_eq(&self.node, node)
-            && self.served == *served
-            && (self.problems.is_empty() || now.duration_since(self.at) < AGAIN)
+    /// Whether nothing has changed since, and it is not time yet to try again what was refused.
+    fn is_for(&self, names: &[Arc<str>], node: &Node, served: &BTreeSet<u32>, now: Instant) -> bool {
+        !self.is_due(now) && self.candidates == Candidate::all(names, node, served, &self.attached)
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.refusals > 0 && now.duration_since(self.at) >= patience(self.refusals)
     }
 }
 
 impl Fronts {
-    /// Attaches XDP to the devices of these names that have TCX, too, and detaches it from all others. Returns what there is to say of
-    /// each.
-    pub(super) fn follow(
+    /// Attaches XDP to the devices of these names that are among `served`, and detaches it from all others. Returns what there is to say
+    /// of each.
+    fn follow(
         &mut self,
         names: &[Arc<str>],
-        node: &Arc<Node>,
+        node: &Node,
         served: &BTreeSet<u32>,
         programs: &mut Programs,
         pins: &Pins,
@@ -69,59 +162,109 @@ impl Fronts {
         if let Some(last) = self.last.as_ref().filter(|last| last.is_for(names, node, served, now)) {
             return last.problems.clone();
         }
-        let (attached, problems) = follow(names, node, served, programs, pins);
-        self.last = Some(Done {
-            names: names.to_vec(),
-            node: Arc::clone(node),
-            served: served.clone(),
-            at: now,
-            attached,
-            problems: problems.clone(),
-        });
+        let Followed { attached, is_refused, problems } = follow(names, node, served, programs, pins);
+        let candidates = Candidate::all(names, node, served, &attached);
+        let before =
+            self.last.take().filter(|last| last.candidates == candidates).map_or(0, |last| last.refusals);
+        let refusals = if is_refused { before + 1 } else { 0 };
+        self.last = Some(Done { candidates, at: now, attached, refusals, problems: problems.clone() });
         problems
     }
 
-    /// Forgets what was done last if a device has lost XDP since, or it is time to try again what was refused. Returns whether it did.
-    pub(super) fn is_to_be_repeated(&mut self, pins: &Pins) -> bool {
-        let is_lost = |index: &u32| !matches!(front::program(pins, *index), Ok(Some(_)));
-        let is_due = |last: &Done| !last.problems.is_empty() && last.at.elapsed() >= AGAIN;
-        let last = self.last.take_if(|last| is_due(last) || last.attached.iter().any(is_lost));
-        last.is_some()
+    /// Whether it is time to try again what was refused.
+    fn is_due(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.is_due(Instant::now()))
+    }
+
+    /// Returns which devices have lost XDP since, because another program detached it; [`Self::follow`] then attaches it again.
+    fn take_lost(&mut self, pins: &Pins) -> BTreeSet<u32> {
+        let Some(last) = &self.last else { return BTreeSet::new() };
+        let is_lost = |index: &&u32| !matches!(ours(pins, **index), Ok(Some(_)));
+        let lost: BTreeSet<u32> = last.attached.iter().filter(is_lost).copied().collect();
+        if !lost.is_empty() {
+            self.last = None;
+        }
+        lost
     }
 }
 
-/// Returns the devices that have XDP, and what there is to say.
+/// Returns the XDP program that rtnetlink shows on the device at this moment.
+fn shown(index: u32) -> Result<Option<u32>, NetError> {
+    Ok(Link::look(index)?.and_then(|link| link.xdp))
+}
+
+/// Returns the program in our link on the device; `None`: we have none there.
+fn ours(pins: &Pins, index: u32) -> Result<Option<u32>, Why> {
+    Ok(front::program(pins, index, shown(index)?)?)
+}
+
+/// What was done for a configuration.
+struct Followed {
+    /// Devices that have XDP.
+    attached: BTreeSet<u32>,
+    /// Whether the kernel refused something, which may be possible later.
+    is_refused: bool,
+    /// What there is to say.
+    problems: Vec<Problem>,
+}
+
+/// Why a device has no XDP.
+#[derive(Debug, thiserror::Error)]
+enum Why {
+    /// What the network is like, and the remedy.
+    #[error("{0}")]
+    Network(String, &'static str),
+    /// Another's program is there.
+    #[error("{0} is attached to it")]
+    Taken(String),
+    #[error(transparent)]
+    Front(#[from] FrontError),
+    #[error(transparent)]
+    Net(#[from] NetError),
+}
+
+impl Why {
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Network(_, remedy) => remedy,
+            Self::Taken(_) => "detach that program, if it is not needed",
+            Self::Front(_) | Self::Net(_) => LOOK,
+        }
+    }
+}
+
 fn follow(
     names: &[Arc<str>],
     node: &Node,
     served: &BTreeSet<u32>,
     programs: &mut Programs,
     pins: &Pins,
-) -> (BTreeSet<u32>, Vec<Problem>) {
-    let mut problems = Vec::new();
-    let mut keep = BTreeSet::new();
+) -> Followed {
+    let (mut attached, mut is_refused, mut problems) = (BTreeSet::new(), false, Vec::new());
     for name in names {
-        let refused = match node.index(name) {
-            None => Err(("there is no device of this name here".to_owned(), REMOVE)),
-            Some(index) => has_front(index, node, served, programs, pins).map(|()| keep.insert(index)),
+        let had = match node.index(name) {
+            None => Err(Why::Network("there is no device of this name here".to_owned(), REMOVE)),
+            Some(index) => has_front(index, node, served, programs, pins).map(|()| attached.insert(index)),
         };
-        if let Err((why, remedy)) = refused {
+        if let Err(why) = had {
+            is_refused |= !matches!(why, Why::Network(..));
             let what = format!("XDP is not used on it: {why}");
-            problems.push(Problem::warning(FIELD, what, remedy).value(name));
+            problems.push(Problem::warning(FIELD, what, why.remedy()).value(name));
         }
     }
     let on_veth = |index: &&u32| node.links.get(index).is_some_and(|link| link.is_veth);
-    for index in keep.iter().filter(on_veth) {
+    for index in attached.iter().filter(on_veth) {
         let what = "on veth the driver loses or delays what XDP answers, unless the other end has an XDP program, too";
         problems.push(
             Problem::warning(FIELD, what, "attach one at the other end, or remove the device from the list")
                 .value(node.name(*index)),
         );
     }
-    if let Err(error) = leave(&keep, node, pins) {
+    if let Err(error) = leave(&attached, node, pins) {
+        is_refused = true;
         problems.push(Problem::warning(FIELD, format!("XDP stays where it is not wanted: {error}"), LOOK));
     }
-    (keep, problems)
+    Followed { attached, is_refused, problems }
 }
 
 /// Detaches XDP from all other devices.
@@ -136,40 +279,35 @@ fn leave(keep: &BTreeSet<u32>, node: &Node, pins: &Pins) -> Result<(), PinError>
 const REMOVE: &str = "remove it from the list, or correct it";
 const LOOK: &str = "see the kernel's log; without XDP all is served, too";
 
-/// Attaches XDP to a device, or returns why not, and the remedy.
+/// Attaches XDP to a device, or returns why not.
 fn has_front(
     index: u32,
     node: &Node,
     served: &BTreeSet<u32>,
     programs: &mut Programs,
     pins: &Pins,
-) -> Result<(), (String, &'static str)> {
-    let other = |error: FrontError| (error.to_string(), LOOK);
-    let ours = front::program(pins, index).map_err(other)?;
+) -> Result<(), Why> {
     if !served.contains(&index) {
-        return Err(("the programs that go on with what XDP answers are not on it".into(), REMOVE));
+        return Err(Why::Network(
+            "the programs that go on with what XDP answers are not on it".into(),
+            REMOVE,
+        ));
     }
     if let Some(why) = kept_by(index, node) {
-        return Err((why, "name a device that is part of no other and carries none"));
+        return Err(Why::Network(why, "name a device that is part of no other and carries none"));
     }
-    match front::attach(programs, pins, index) {
-        Ok(()) if ours.is_none() => info!(device = node.name(index), "XDP attached"),
-        Ok(()) => {}
-        Err(FrontError::Taken) => {
-            return Err((
-                format!("{} is attached to it", taken_by(index)),
-                "detach that program, if it is not needed",
-            ));
-        }
-        Err(error) => return Err(other(error)),
+    match front::attach(programs, pins, index, shown(index)?) {
+        Ok(true) => info!(device = node.name(index), "XDP attached"),
+        Ok(false) => {}
+        Err(FrontError::Taken) => return Err(Why::Taken(taken_by(index))),
+        Err(error) => return Err(error.into()),
     }
     Ok(())
 }
 
 /// Names the XDP program that is on the device at this moment.
 fn taken_by(index: u32) -> String {
-    let there = Node::look().ok().and_then(|node| node.links.get(&index)?.xdp).map(Attached::of);
-    match there {
+    match shown(index).ok().flatten().map(Attached::of) {
         Some(Attached { id, name: Some(name) }) => format!("the XDP program {name} (#{id})"),
         Some(Attached { id, name: None }) => format!("the XDP program #{id}"),
         None => "another XDP program".into(),
@@ -186,7 +324,7 @@ fn kept_by(index: u32, node: &Node) -> Option<String> {
     if let Some((_, part)) = node.links.iter().find(|(_, link)| link.master == Some(index)) {
         return Some(format!("{} is a part of it", part.name));
     }
-    let above = |(_, link): &(&u32, &crate::model::Link)| link.lower == Some(index);
+    let above = |(_, link): &(&u32, &Link)| link.lower == Some(index);
     node.links.iter().find(above).map(|(_, link)| format!("{} is above it", link.name))
 }
 
@@ -195,27 +333,66 @@ mod tests {
     use super::*;
     use crate::model::Link;
 
+    fn eth0(link: Link) -> Node {
+        Node { links: [(2, Link { name: "eth0".into(), ..link })].into(), ..Node::default() }
+    }
+
     #[test]
-    fn what_is_the_same_is_not_done_again_but_for_what_was_refused_a_minute_ago() {
-        let (names, node, served) = ([Arc::from("eth0")], Arc::new(Node::default()), BTreeSet::from([2]));
+    fn only_what_is_about_a_device_of_the_list_has_it_attached_again() {
+        let (names, served) = ([Arc::from("eth0")], BTreeSet::from([2]));
+        let plain = Link { mtu: 1500, link_address: Some([2; 6]), ..Link::default() };
+        let with = |change: fn(&mut Link)| {
+            let mut link = plain.clone();
+            change(&mut link);
+            eth0(link)
+        };
+        for attached in [BTreeSet::new(), served.clone()] {
+            let at = Instant::now();
+            let candidates = Candidate::all(&names, &eth0(plain.clone()), &served, &attached);
+            let is_on = !attached.is_empty();
+            let done = Done { candidates, at, attached, refusals: 0, problems: Vec::new() };
+            let is_for = |node: &Node| done.is_for(&names, node, &served, at + AGAIN_MOST);
+            assert!(is_for(&with(|_| {})));
+            let mut elsewhere = with(|_| {});
+            elsewhere.links.insert(3, Link { name: "veth1".into(), ..Link::default() });
+            elsewhere.own.insert([192, 0, 2, 1].into());
+            assert!(is_for(&elsewhere), "a change elsewhere");
+            assert!(is_for(&with(|link| link.has_carrier = true)), "to attach may interrupt the carrier");
+            for change in [
+                |link: &mut Link| link.mtu = 9000,
+                |link: &mut Link| link.master = Some(5),
+                |link: &mut Link| link.link_address = None,
+            ] {
+                assert!(!is_for(&with(change)));
+            }
+            elsewhere.links.insert(3, Link { name: "eth0.7".into(), lower: Some(2), ..Link::default() });
+            assert!(!is_for(&elsewhere), "a device above it");
+            // Ours, or another's that came or went.
+            assert_eq!(is_for(&with(|link| link.xdp = Some(7))), is_on);
+            assert!(!done.is_for(&names, &Node::default(), &served, at));
+            assert!(!done.is_for(&[], &with(|_| {}), &served, at));
+            assert!(!done.is_for(&names, &with(|_| {}), &BTreeSet::new(), at));
+        }
+    }
+
+    #[test]
+    fn what_was_refused_is_tried_again_ever_later() {
+        let (names, node, served) = ([Arc::from("eth0")], eth0(Link::default()), BTreeSet::from([2]));
         let at = Instant::now();
-        let done = |problems| Done {
-            names: names.to_vec(),
-            node: Arc::clone(&node),
-            served: served.clone(),
+        let done = |refusals| Done {
+            candidates: Candidate::all(&names, &node, &served, &BTreeSet::new()),
             at,
             attached: BTreeSet::new(),
-            problems,
+            refusals,
+            problems: Vec::new(),
         };
-        let late = at + AGAIN;
-        let is_for = |done: Done, now| done.is_for(&names, &node, &served, now);
-        assert!(is_for(done(Vec::new()), late));
-        let refused = || done(vec![Problem::warning(FIELD, "", "")]);
-        assert!(is_for(refused(), at));
-        assert!(!is_for(refused(), late));
-        assert!(!done(Vec::new()).is_for(&[], &node, &served, at));
-        assert!(!done(Vec::new()).is_for(&names, &Arc::new(Node::default()), &served, at));
-        assert!(!done(Vec::new()).is_for(&names, &node, &BTreeSet::new(), at));
+        let second = Duration::from_secs(1);
+        for (refusals, wait) in [(1, 60), (2, 120), (3, 240), (5, 960), (6, 960), (u32::MAX, 960)] {
+            let due = at + second * wait;
+            assert!(done(refusals).is_for(&names, &node, &served, due - second), "{refusals}");
+            assert!(!done(refusals).is_for(&names, &node, &served, due), "{refusals}");
+        }
+        assert!(done(0).is_for(&names, &node, &served, at + AGAIN_MOST), "it is attached");
     }
 
     #[test]

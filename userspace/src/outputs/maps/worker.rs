@@ -137,7 +137,7 @@ impl Worker {
             served.send(Served { number, is_whole: outcome.is_ok(), devices, leading });
         }
         let (problems, exceptions, devices) = match &self.stage {
-            Stage::Writing(control) => (control.problems().to_vec(), control.exceptions(), control.devices()),
+            Stage::Writing(control) => (control.problems(), control.exceptions(), control.devices()),
             _ => Default::default(),
         };
         self.say(Word::Holds(Held { number, outcome, problems, exceptions, devices }));
