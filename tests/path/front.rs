@@ -10,6 +10,7 @@ use serde_json::Value;
 use tests::addresses::{FAMILIES, server_name};
 use tests::config::Config;
 use tests::live_frames::Every;
+use tests::net::Namespace;
 use tests::pinned::{detach_link, pinned_program, pinned_xdp_link};
 use tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
 
@@ -43,7 +44,12 @@ fn pin(scene: &Scene) -> PathBuf {
 
 /// Returns the XDP program on the device towards the client, as rtnetlink reports it: 1 is the driver's mode.
 fn attached(lab: &Lab) -> Option<(u64, u64)> {
-    let output = lab.balancer.command("ip").args(["-j", "link", "show", CLIENT_DEVICE]).output().unwrap();
+    on_device(&lab.balancer)
+}
+
+/// The same of the device of that name in any namespace.
+fn on_device(namespace: &Namespace) -> Option<(u64, u64)> {
+    let output = namespace.command("ip").args(["-j", "link", "show", CLIENT_DEVICE]).output().unwrap();
     let links: Value = serde_json::from_slice(&output.stdout).unwrap();
     let xdp = links[0].get("xdp")?;
     Some((xdp["mode"].as_u64()?, xdp["prog"]["id"].as_u64()?))
@@ -148,11 +154,112 @@ fn nothing_is_lost_while_it_comes_and_goes() {
 fn what_another_program_detached_is_attached_again() {
     tests::skip_without_root!();
     let (scene, _peer) = scene();
+    let (before, _) = assert_attached(&scene);
+    detach_link(&pin(&scene)).unwrap();
+    // Not by the link that was detached, which is on no device any more.
+    let is_another = || pinned_xdp_link(&pin(&scene)).is_ok_and(|(link, _)| link != before);
+    assert!(eventually(Duration::from_secs(60), is_another), "{}", scene.daemon.log());
+    assert_attached(&scene);
+    assert!(scene.daemon.log().contains("XDP was detached by another program"), "{}", scene.daemon.log());
+    assert_answered(&scene, true);
+}
+
+/// What the walk over devices finds later than any order is said, too, and only once.
+#[test]
+fn a_foreign_program_that_takes_its_place_is_named() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
     assert_attached(&scene);
     detach_link(&pin(&scene)).unwrap();
+    let foreign = Every::passes(&scene.lab.balancer, CLIENT_DEVICE).unwrap();
+    let (_, program) = attached(&scene.lab).unwrap();
+    let why = format!(
+        "settings.xdpDevices: XDP is not used on it: the XDP program #{program} is attached to it (value \"{CLIENT_DEVICE}\")"
+    );
+    let said = || scene.daemon.log().matches(&why).count();
+    assert!(eventually(Duration::from_secs(60), || said() > 0), "{}", scene.daemon.log());
+    // Neither changes of the network nor the next walk repeat it.
+    for number in 0..3 {
+        scene.lab.balancer.ip(&format!("link add other{number} type bridge\n")).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(12));
+    assert_eq!(said(), 1, "{}", scene.daemon.log());
+    drop(foreign);
+    assert_answered(&scene, false);
+}
+
+/// Makes another device towards the client, with this index, and asserts that a daemon that comes back attaches XDP to it.
+#[track_caller]
+fn assert_attached_to_another(scene: &mut Scene, index: u32, before: (u32, u32)) {
+    scene.lab.relink_client(index).unwrap();
+    assert_eq!(scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap(), index);
     assert_eq!(attached(&scene.lab), None);
-    assert!(eventually(Duration::from_secs(60), || attached(&scene.lab).is_some()), "{}", scene.daemon.log());
-    assert_answered(&scene, true);
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    let after = assert_attached(scene);
+    assert!(after.0 != before.0 && after.1 != before.1, "{before:?}, {after:?}");
+    let _peer = Every::passes(&scene.lab.client, UPLINK).unwrap();
+    assert_answered(scene, true);
+}
+
+#[test]
+fn a_device_that_has_the_index_of_one_that_is_gone_gets_a_link_of_its_own() {
+    tests::skip_without_root!();
+    let (mut scene, _peer) = scene();
+    let before = assert_attached(&scene);
+    let (index, pin) = (scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap(), pin(&scene));
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    scene.lab.balancer.ip(&format!("link del {CLIENT_DEVICE}\n")).unwrap();
+    assert_eq!(pinned_xdp_link(&pin).unwrap(), before, "the link is still there, on no device");
+    assert_attached_to_another(&mut scene, index, before);
+}
+
+/// A device takes its program and its index along to another network namespace. The link with that index is not of the device here.
+#[test]
+fn a_device_that_has_the_index_of_one_in_another_namespace_gets_a_link_of_its_own() {
+    tests::skip_without_root!();
+    let (mut scene, _peer) = scene();
+    let elsewhere = Namespace::new("elsewhere").unwrap();
+    let before = assert_attached(&scene);
+    let index = scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap();
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    // The first one there keeps its index.
+    for (namespace, device) in [(&scene.lab.balancer, CLIENT_DEVICE), (&scene.lab.client, UPLINK)] {
+        namespace.ip(&format!("link set {device} netns {}\n", elsewhere.name())).unwrap();
+    }
+    assert_eq!(elsewhere.ifindex(CLIENT_DEVICE).unwrap(), index);
+    assert_eq!(on_device(&elsewhere), Some((1, u64::from(before.1))), "with its program");
+    assert_attached_to_another(&mut scene, index, before);
+    assert_eq!(on_device(&elsewhere), None, "what is ours is removed there");
+}
+
+/// Such a device would get XDP in its generic mode, which runs after the kernel has made a packet of a frame.
+#[test]
+fn a_driver_without_xdp_gets_none_in_another_mode() {
+    tests::skip_without_root!();
+    let scene = Scene::echo_with(&Options::default(), &config(&["plain"]));
+    let make = format!(
+        "link add link {CLIENT_DEVICE} name plain type macvlan mode bridge\naddr add 198.51.100.1/24 dev plain\nlink set plain up\nroute add default via 198.51.100.9 dev plain metric 4000\n"
+    );
+    scene.lab.balancer.ip(&make).unwrap();
+    let why = "XDP is not used on it: its driver cannot run XDP programs in their native mode";
+    assert!(
+        eventually(Duration::from_secs(5), || scene.daemon.log().contains(why)),
+        "{}",
+        scene.daemon.log()
+    );
+    let shown = scene.lab.balancer.command("ip").args(["-j", "link", "show", "plain"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&shown.stdout).contains("xdp"), "{shown:?}");
+}
+
+/// Only a program that takes frames in several pieces may be on a veth with this MTU.
+#[test]
+fn frames_larger_than_a_page_keep_no_device_from_xdp() {
+    tests::skip_without_root!();
+    let options = Options { client_mtu: 9_000, ..Options::default() };
+    let scene = Scene::echo_with(&options, &config(&[CLIENT_DEVICE]));
+    assert_attached(&scene);
+    // With its offloads, the client's SYNs have no checksums that XDP could judge.
+    assert_answered(&scene, false);
 }
 
 #[test]
@@ -162,23 +269,53 @@ fn by_default_there_is_no_xdp() {
     assert_eq!((attached(&scene.lab), pin(&scene).exists()), (None, false));
 }
 
-/// Returns what `vestibule doctor` finds of a subject on the device towards the client: verdict and text.
-fn doctor(scene: &Scene, what: &str) -> Option<(String, String)> {
+/// Returns what `vestibule doctor` finds of a subject on the device towards the client: verdict, text and remedy.
+fn doctor(scene: &Scene, what: &str) -> Option<[String; 3]> {
     let mut doctor = scene.daemon.command(&scene.lab.balancer).unwrap();
     let output = doctor.args(["doctor", "-o", "json"]).output().unwrap();
     let findings = tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap();
     let one = findings.iter().find(|one| one["what"] == format!("{CLIENT_DEVICE} {what}"))?;
-    Some((one["verdict"].as_str()?.to_owned(), one["found"].as_str()?.to_owned()))
+    Some(["verdict", "found", "remedy"].map(|part| one[part].as_str().unwrap_or_default().to_owned()))
 }
 
 /// Returns which XDP program it finds there.
 fn found(scene: &Scene) -> Option<String> {
-    doctor(scene, "xdp").map(|(verdict, found)| format!("{verdict}: {found}"))
+    doctor(scene, "xdp").map(|[verdict, found, _]| format!("{verdict}: {found}"))
 }
 
 /// Returns what it says that XDP changes there.
 fn changes(scene: &Scene) -> String {
-    doctor(scene, "with XDP").expect("each device has it").1
+    doctor(scene, "with XDP").map(|[_, found, _]| found).expect("each device has it")
+}
+
+/// What the driver sends back goes past all that sees what TCX sends, and an operator who has filters there has to know that.
+#[test]
+fn filters_that_do_not_see_what_xdp_answers_are_noted() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
+    let add = |arguments: &[&str]| {
+        let mut command = scene.lab.balancer.command("tc");
+        let output = command.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    add(&["qdisc", "add", "dev", CLIENT_DEVICE, "clsact"]);
+    let program = scene.daemon.pins().join("programs/ingress");
+    let program = program.to_str().unwrap();
+    for hook in ["ingress", "egress"] {
+        let filter = ["filter", "add", "dev", CLIENT_DEVICE, hook, "bpf", "direct-action", "object-pinned"];
+        add(&[&filter[..], &[program]].concat());
+    }
+    let remedy = |what: &str| doctor(&scene, what).map(|[_, _, remedy]| remedy).unwrap();
+    assert!(remedy("tc/egress").contains("sees nothing of what XDP answers"), "{}", remedy("tc/egress"));
+    assert_eq!(remedy("tc/ingress"), "runs behind TCX programs");
+    assert!(changes(&scene).contains("1 programs or filters of others do not see what it answers"));
+    // On veth the other end leaves tags beside the frame.
+    assert!(changes(&scene).contains("a frame of any VLAN looks untagged to it"), "{}", changes(&scene));
+    assert!(remedy("with XDP").contains("txvlan off"), "{}", remedy("with XDP"));
+    scene.daemon.reload(&config(&[])).unwrap();
+    assert_eq!(remedy("tc/egress"), "runs behind TCX programs");
+    assert!(changes(&scene).contains("1 programs or filters of others do not see what it answers"));
+    assert_eq!(remedy("with XDP"), "");
 }
 
 #[test]

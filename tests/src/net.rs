@@ -224,10 +224,16 @@ pub struct End<'a> {
 
 /// Creates a veth pair between two namespaces and sets both ends up.
 pub fn veth(left: End<'_>, right: End<'_>, mtu: u16) -> Result<()> {
+    veth_at(None, left, right, mtu)
+}
+
+/// The same, with this index of the left end, or the next one that is free.
+pub fn veth_at(index: Option<u32>, left: End<'_>, right: End<'_>, mtu: u16) -> Result<()> {
     let (ours, theirs) = (left.device, right.device);
+    let index = index.map(|index| format!("index {index} ")).unwrap_or_default();
     let peer = right.namespace.path();
     left.namespace.ip(&format!(
-        "link add {ours} mtu {mtu} type veth peer name {theirs} mtu {mtu} netns {}\n",
+        "link add {ours} {index}mtu {mtu} type veth peer name {theirs} mtu {mtu} netns {}\n",
         peer.display()
     ))?;
     for end in [left, right] {

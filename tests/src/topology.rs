@@ -24,7 +24,7 @@ use crate::capture::Capture;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::injector::{Faults, Injector};
-use crate::net::{End, Namespace, veth};
+use crate::net::{End, Namespace, veth, veth_at};
 use crate::offload;
 use crate::server::{Server, Speech};
 use crate::tls::Authority;
@@ -141,13 +141,31 @@ impl Lab {
         };
         let delay = options.client_delay;
         self.injectors.extend(link(near, far, options.client_mtu, faults, delay, options.offloads)?);
-        let mss = options.client_mss.map(|mss| format!(" advmss {mss}")).unwrap_or_default();
+        self.route_client(options.client_mss)
+    }
+
+    /// Gives client and balancer default routes to each other.
+    fn route_client(&self, mss: Option<u16>) -> Result<()> {
+        let mss = mss.map(|mss| format!(" advmss {mss}")).unwrap_or_default();
         for family in FAMILIES {
             let gateway = balancer(family, CLIENT_NET);
             self.client.ip(&format!("route add default via {gateway}{mss}\n"))?;
             self.balancer.ip(&format!("route add default via {}\n", client(family)))?;
         }
         Ok(())
+    }
+
+    /// Creates the client's link again, without offloads; the balancer's device has this index.
+    pub fn relink_client(&self, index: u32) -> Result<()> {
+        let ours = FAMILIES.map(|family| with_prefix(family, balancer(family, CLIENT_NET)));
+        let theirs = FAMILIES.map(|family| with_prefix(family, client(family)));
+        let (ours, theirs) = (ours.each_ref().map(String::as_str), theirs.each_ref().map(String::as_str));
+        let near = End { namespace: &self.balancer, device: CLIENT_DEVICE, addresses: &ours };
+        let far = End { namespace: &self.client, device: UPLINK, addresses: &theirs };
+        veth_at(Some(index), near, far, 1500)?;
+        offload::set(&self.balancer, CLIENT_DEVICE, false)?;
+        offload::set(&self.client, UPLINK, false)?;
+        self.route_client(None)
     }
 
     /// Removes a tenant's link, both ends with their addresses.
