@@ -102,16 +102,18 @@ fn a_syn_gets_the_answer_of_tcx() {
 }
 
 #[test]
-fn a_handshake_that_xdp_answered_is_continued_by_tcx() {
+fn a_handshake_that_xdp_answered_is_continued_by_tcx_here_and_on_another_node() {
     tests::skip_without_root!();
-    let mut programs = ready();
+    let (mut here, mut elsewhere) = (ready(), ready());
     for family in FAMILIES {
         let dial = dial(family);
-        let answer = whole(&front(&mut programs, family, &dial.syn().bytes()).packet);
+        let answer = whole(&front(&mut here, family, &dial.syn().bytes()).packet);
         let client = Client { dial, cookie: 0, time: 0 }.told(&answer);
-        let backend = client.ask(&mut programs, &usual_hello());
-        assert_eq!(backend.accept(&mut programs).counted[0].0, Reason::ConnectHello);
-        assert!(client.flow(&programs).is_some());
+        for programs in [&mut here, &mut elsewhere] {
+            let backend = client.ask(programs, &usual_hello());
+            assert_eq!(backend.accept(programs).counted[0].0, Reason::ConnectHello);
+            assert!(client.flow(programs).is_some());
+        }
     }
 }
 
