@@ -26,9 +26,9 @@ use userspace::plan::change::Admission;
 use crate::open::Open;
 use crate::scene::{ECHO_PORT, Scene, eventually, turn};
 
-/// So many flows that a walk over them takes seconds.
+/// This many flows take seconds to walk over.
 const MANY: Option<u64> = Some(10_000_000);
-/// So few that it does not.
+/// This many do not.
 const FEW: Option<u64> = Some(400_000);
 
 /// Copies of open connections, by what is particular about them.

@@ -82,8 +82,7 @@ impl Behind {
         let turns = turns(&towards, &settings);
         let takes_it = |client: &ClientTuple, is: &Connection| reason(selector, &is_old, client, is);
         let threads = runner::processors().min(THREADS_MAX);
-        let ended =
-            runner::spread(&turns, threads, |turn| self.runner.end_here(self.find(turn, &takes_it)?))?;
+        let ended = runner::spread(&turns, threads, |turn| self.runner.end_here(self.find(turn, takes_it)?))?;
         Ok(Some(ended))
     }
 
