@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use crate::model::{Desired, NodeFacts, Problem};
-use crate::outputs::{CookieKeys, Done, Exception, Held, Order, Output, StartError, Word, Writer};
+use crate::outputs::{CookieKeys, Done, Exception, Held, OnDevices, Order, Output, StartError, Word, Writer};
 
 /// What all outputs should hold.
 #[derive(Clone, Debug)]
@@ -104,6 +104,8 @@ pub(super) struct Orders {
     silent: usize,
     /// The first error of `prepare`.
     unprepared: Option<StartError>,
+    /// What the node answers for on its segments.
+    announced: OnDevices,
 }
 
 /// A message from the outputs that concerns the loop.
@@ -118,6 +120,8 @@ pub(super) enum News {
     Draining(bool),
     /// An output found something that it did not hold, and repaired this many.
     Drifted(usize),
+    /// The node answers for something else on its segments.
+    Announces,
 }
 
 impl Orders {
@@ -132,6 +136,7 @@ impl Orders {
             failed: None,
             silent: 0,
             unprepared: None,
+            announced: OnDevices::new(),
         }
     }
 
@@ -214,6 +219,10 @@ impl Orders {
                 }
                 Some(News::Drifted(drifted.repaired))
             }
+            Word::Announces(announced) => {
+                self.announced = announced;
+                Some(News::Announces)
+            }
             Word::Draining(is_draining) => Some(News::Draining(is_draining)),
             Word::Gone(error) => return Err(error),
         })
@@ -281,6 +290,11 @@ impl Orders {
     /// Returns what the outputs do not hold of the state in effect.
     pub(super) fn exceptions(&self) -> impl Iterator<Item = &Exception> + Clone {
         self.outputs.iter().flat_map(|(_, said)| &said.exceptions)
+    }
+
+    /// Returns what the node answers for on its segments, as far as it is known.
+    pub(super) fn announced(&self) -> &OnDevices {
+        &self.announced
     }
 
     /// Returns the names of the devices that are served.

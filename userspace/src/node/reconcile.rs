@@ -242,6 +242,10 @@ impl Node {
                 self.released();
                 Ok(())
             }
+            Some(News::Announces) => {
+                self.tell();
+                Ok(())
+            }
             Some(News::Drifted(repaired)) => {
                 self.telemetry.repaired(repaired);
                 self.tell();
@@ -342,7 +346,8 @@ impl Node {
             let released = async {
                 loop {
                     let (at, word) = self.orders.word().await;
-                    if !matches!(self.orders.hear(at, word), Ok(None | Some(News::Outcome(_)))) {
+                    let news = self.orders.hear(at, word);
+                    if !matches!(news, Ok(None | Some(News::Outcome(_) | News::Announces))) {
                         return;
                     }
                 }

@@ -9,8 +9,10 @@ use serde::Serialize;
 use super::identity::Identity;
 use crate::compile::Compiler;
 use crate::model::{Desired, DesiredRoute, ObjectRef, Problem};
+use crate::outputs::OnDevices;
 use crate::sources::kubernetes::api::node_state::{
-    self, FAILING_MAX, NodeProblem, NodeStateSpec, STALE_MAX, TEXT_BYTES_MAX,
+    self, ANNOUNCED_MAX, DEVICES_MAX, FAILING_MAX, NodeAnnounced, NodeProblem, NodeStateSpec, STALE_MAX,
+    TEXT_BYTES_MAX,
 };
 use crate::status::cut;
 
@@ -23,6 +25,8 @@ const BYTES_MAX: usize = 32 << 10;
 const NUMBERS_BYTES: usize = 768;
 /// The most bytes of sources that cannot be followed, and of failing backends: they leave room for each other.
 const LIST_BYTES_MAX: usize = 8 << 10;
+/// The most bytes of announced addresses, besides those. On one node many are announced only where others announce few.
+const ANNOUNCED_BYTES_MAX: usize = 64 << 10;
 /// The bytes that problems leave to failing backends.
 const FAILING_BYTES: usize = 4 << 10;
 
@@ -86,6 +90,8 @@ pub(super) struct Saying<'a> {
     pub left_out: &'a [(String, &'a Problem)],
     /// What else this node cannot do. The controller itself detects problems of objects.
     pub problems: &'a [&'a Problem],
+    /// What the node answers for on its segments.
+    pub announced: &'a OnDevices,
 }
 
 impl Saying<'_> {
@@ -150,6 +156,7 @@ impl Saying<'_> {
                 ..NodeProblem::default()
             });
         }
+        (spec.announced, spec.announced_more) = listed(self.announced);
         spec
     }
 
@@ -171,6 +178,23 @@ impl Saying<'_> {
         }
         listed(false, room)
     }
+}
+
+/// Returns as many announced addresses as a NodeState has room for, and the number of the others.
+fn listed(announced: &OnDevices) -> (Vec<NodeAnnounced>, u32) {
+    let all: usize = announced.values().map(BTreeSet::len).sum();
+    let (mut room, mut left) = (ANNOUNCED_BYTES_MAX, ANNOUNCED_MAX);
+    let mut devices = Vec::new();
+    for (device, addresses) in announced.iter().take(DEVICES_MAX) {
+        let mut on = NodeAnnounced { device: device.to_string(), addresses: Vec::new() };
+        room = room.saturating_sub(bytes(&on));
+        on.addresses =
+            some(addresses.iter().take(left).map(ToString::to_string), &mut room, ANNOUNCED_BYTES_MAX);
+        left -= on.addresses.len();
+        devices.extend(Some(on).filter(|on| !on.addresses.is_empty()));
+    }
+    let listed: usize = devices.iter().map(|on| on.addresses.len()).sum();
+    (devices, u32::try_from(all - listed).unwrap_or(u32::MAX))
 }
 
 fn node_problem(object: Option<String>, problem: &Problem, missing: bool) -> NodeProblem {
@@ -226,6 +250,7 @@ pub(super) fn by_kind<'a>(problems: impl Iterator<Item = &'a Problem>) -> BTreeM
 mod tests {
     use super::*;
     use crate::model::{BackendSpec, Kind, ObjectName};
+    use std::net::IpAddr;
 
     #[test]
     fn a_node_says_what_it_holds_and_which_backends_fail() {
@@ -241,6 +266,7 @@ mod tests {
             exceptions: &[],
             left_out: &[],
             problems: &problems.iter().collect::<Vec<_>>(),
+            announced: &OnDevices::new(),
         }
         .spec();
         assert_eq!(spec.failing, ["[2001:db8::1]:6443"]);
@@ -256,6 +282,7 @@ mod tests {
             exceptions: &[],
             left_out: &[],
             problems: &[&long; 20],
+            announced: &OnDevices::new(),
         };
         let spec = saying.spec();
         assert_eq!((spec.problems.len(), spec.problems[0].message.len()), (16, TEXT_BYTES_MAX));
@@ -274,6 +301,7 @@ mod tests {
                 exceptions,
                 left_out: &[],
                 problems: &[&long],
+                announced: &OnDevices::new(),
             };
             let spec = saying.spec();
             let objects: Vec<_> =
@@ -299,6 +327,7 @@ mod tests {
             exceptions: &[],
             left_out: &[],
             problems: &[],
+            announced: &OnDevices::new(),
         };
         let spec = saying.spec();
         assert_eq!((spec.stale.len(), spec.stale[0].len()), (3, TEXT_BYTES_MAX));
@@ -330,6 +359,7 @@ mod tests {
                     exceptions: &vec![(Some("Gateway/a/b".to_owned()), &long); exceptions],
                     left_out: &vec![("TLSRoute/a/b".to_owned(), &long); left_out],
                     problems: &vec![&other; problems],
+                    announced: &OnDevices::new(),
                 };
                 let spec = saying.spec();
                 let bytes = serde_json::to_vec(&spec).unwrap().len();
@@ -362,6 +392,7 @@ mod tests {
                 exceptions: &[(Some("Gateway/a/b".to_owned()), &lost)],
                 left_out: &left_out,
                 problems: &[&other],
+                announced: &OnDevices::new(),
             }
             .spec();
             let said = &spec.problems;
@@ -377,6 +408,41 @@ mod tests {
             if whole {
                 assert_eq!((listed.len(), &*said.last().unwrap().message), (routes, "other"));
             }
+        }
+    }
+
+    /// A NodeState with more would be refused, and with it all else that the node says.
+    #[test]
+    fn announced_addresses_are_listed_by_device_as_far_as_there_is_room() {
+        let some = |net: u16, count: u16| {
+            (0..count).map(move |at| IpAddr::from([0x2001, 0xdb8, 1111, 2222, 3333, 4444, net, 0x1000 + at]))
+        };
+        let on = |device: &str, count| (Arc::from(device), some(1, count).collect());
+        let few = OnDevices::from([on("eth0", 1), on("eth1", 2)]);
+        let (devices, more) = listed(&few);
+        assert_eq!((devices.len(), more), (2, 0));
+        assert_eq!(
+            (&*devices[0].device, &*devices[0].addresses),
+            ("eth0", &[some(1, 1).next().unwrap().to_string()][..])
+        );
+        for (many, least) in [
+            (OnDevices::from([on("eth0", 3_000)]), 1_300),
+            (OnDevices::from([on("eth0", 1_000), on("eth1", 1_000)]), 1_300),
+            ((0..100).map(|at| on(&format!("eth{at}"), 1)).collect(), DEVICES_MAX),
+            (
+                OnDevices::from([(
+                    "eth0".into(),
+                    (0..3_000u32).map(|at| IpAddr::from(at.to_be_bytes())).collect(),
+                )]),
+                ANNOUNCED_MAX,
+            ),
+        ] {
+            let (devices, more) = listed(&many);
+            let count: usize = devices.iter().map(|on| on.addresses.len()).sum();
+            let all: usize = many.values().map(BTreeSet::len).sum();
+            assert!(count >= least && count + more as usize == all, "{count} of {all}");
+            assert!(devices.len() <= DEVICES_MAX && count <= ANNOUNCED_MAX);
+            assert!(serde_json::to_vec(&devices).unwrap().len() <= ANNOUNCED_BYTES_MAX);
         }
     }
 

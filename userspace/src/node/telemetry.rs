@@ -259,8 +259,15 @@ pub(super) fn report(known: Known<'_>, identity: &Identity) -> Option<(LeaseRepo
     let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
     let config = sources.chart_hash().to_owned();
     let report = LeaseReport { claims_version, config, ..LeaseReport::default() };
-    let saying =
-        Saying { identity, stale, failing, exceptions: &exceptions, left_out: &left_out, problems: &own };
+    let saying = Saying {
+        identity,
+        stale,
+        failing,
+        exceptions: &exceptions,
+        left_out: &left_out,
+        problems: &own,
+        announced: orders.announced(),
+    };
     Some((report, saying.spec()))
 }
 

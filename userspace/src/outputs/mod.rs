@@ -11,7 +11,8 @@ pub(crate) mod l2;
 #[cfg(test)]
 pub(crate) mod memory;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -104,6 +105,9 @@ pub(crate) struct Drifted {
     pub repaired: usize,
 }
 
+/// The addresses that this node answers for by ARP and neighbour discovery, by the name of the device.
+pub(crate) type OnDevices = BTreeMap<Arc<str>, BTreeSet<IpAddr>>;
+
 /// A message from an output.
 #[derive(Debug)]
 pub(crate) enum Word {
@@ -115,6 +119,9 @@ pub(crate) enum Word {
     Drifted(Drifted),
     /// The answer to [`Output::release`]: the output no longer writes.
     Released,
+    /// What the node answers for on its segments, in a cluster: first before the answer to the first order, and then whenever it is
+    /// something else.
+    Announces(OnDevices),
     /// `vestibule drain` stopped the node from accepting new connections, or lets it accept them again.
     Draining(bool),
     /// The output ended and cannot be used any more.

@@ -24,7 +24,7 @@ use super::wanted::{OnDevice, alone, announced, dialled};
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
 use crate::model::{Announcement, Desired, Node, Problem};
-use crate::outputs::CookieKeys;
+use crate::outputs::{CookieKeys, OnDevices};
 use crate::plan::Leading;
 
 /// What could not be sent is sent again after this time.
@@ -247,6 +247,17 @@ impl Announcements {
         Ok(Settled::Wanted(wanted, None))
     }
 
+    /// Returns a number that is another one once the programs answer for something else; `None`: that is not known, or of a node that is alone.
+    pub(super) fn changes(&self) -> Option<u64> {
+        self.kernel.as_ref().filter(|_| self.node.is_some()).map(Kernel::changes)
+    }
+
+    /// Returns what the programs answer for.
+    pub(super) fn on_devices(&self, network: &Node) -> OnDevices {
+        let here = self.kernel.iter().flat_map(Kernel::here);
+        by_name(here, |device| network.name(device).into())
+    }
+
     /// Announces what the programs answer for on these devices, as if it were new.
     pub(super) fn again(&mut self, devices: &BTreeSet<u32>, now: Instant) {
         let Some(kernel) = &self.kernel else { return };
@@ -353,6 +364,15 @@ impl Announcements {
         let twins = speakers.silent().into_iter().map(twin);
         kernel.announced().keys().filter_map(conflict).chain(crowded).chain(twins).collect()
     }
+}
+
+/// Returns addresses by the name of their device.
+fn by_name<'a>(here: impl Iterator<Item = &'a OnDevice>, name: impl Fn(u32) -> Arc<str>) -> OnDevices {
+    let mut on: BTreeMap<u32, BTreeSet<IpAddr>> = BTreeMap::new();
+    for (device, address) in here {
+        on.entry(*device).or_default().insert(*address);
+    }
+    on.into_iter().map(|(device, addresses)| (name(device), addresses)).collect()
 }
 
 /// What is to be announced in a cluster.

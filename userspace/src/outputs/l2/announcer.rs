@@ -13,7 +13,7 @@ use super::task::{Served, Task};
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
 use crate::model::{Node, Problem};
-use crate::outputs::{Done, Held, Order, Word, now_ns};
+use crate::outputs::{Done, Held, OnDevices, Order, Word, now_ns};
 
 /// The longest wait for a task.
 const LOOK: Duration = Duration::from_secs(60);
@@ -40,6 +40,8 @@ pub(super) struct Announcer {
     failed: Option<(String, Instant)>,
     /// What no further try changes, as reported, and when it was looked for.
     problems: (Vec<Problem>, Instant),
+    /// [`Announcements::changes`] and what the node announces, as reported last; `None`: not yet.
+    said: Option<(u64, OnDevices)>,
 }
 
 impl Announcer {
@@ -61,6 +63,7 @@ impl Announcer {
             announcements: Announcements::new(pins, node, sender),
             failed: None,
             problems: (Vec::new(), Instant::now()),
+            said: None,
         }
     }
 
@@ -113,6 +116,7 @@ impl Announcer {
                 self.target = Target::default();
                 self.problems.0.clear();
                 self.announcements.leave();
+                self.said = None;
                 self.say(Word::Released);
             }
             Task::End => {}
@@ -147,6 +151,8 @@ impl Announcer {
             };
             changes = self.bring();
         }
+        // Before the answer: what is reported of the node once it holds its first order says it, too.
+        self.say_announced();
         self.hold(Done { changes, took: begun.elapsed(), ..Done::default() });
         self.turn();
     }
@@ -168,6 +174,7 @@ impl Announcer {
             let problems = self.announcements.problems(&self.target.network);
             is_news |= problems != self.problems.0;
             self.problems = (problems, now);
+            self.say_announced();
         }
         if is_news {
             self.hold(Done::default());
@@ -211,6 +218,19 @@ impl Announcer {
         let before = self.failed.as_ref().map(|(_, again)| *again).filter(|again| *again > now);
         self.failed = failed.map(|why| (why, before.unwrap_or(now + AGAIN)));
         is_news
+    }
+
+    /// Reports what the node announces, if that is something else than before.
+    fn say_announced(&mut self) {
+        let Some(changes) = self.announcements.changes() else { return };
+        if self.said.as_ref().is_some_and(|(before, _)| *before == changes) {
+            return;
+        }
+        let now = self.announcements.on_devices(&self.target.network);
+        if self.said.as_ref().is_none_or(|(_, before)| *before != now) {
+            self.say(Word::Announces(now.clone()));
+        }
+        self.said = Some((changes, now));
     }
 
     /// Sends a message. If the receiver is gone, no tasks arrive either, and the thread ends.

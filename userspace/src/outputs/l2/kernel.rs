@@ -21,6 +21,8 @@ use crate::net::groups::{Groups, Member, refuse};
 pub(super) struct Kernel {
     table: Table<AnnouncedKey, Announced>,
     announced: BTreeMap<OnDevice, Announced>,
+    /// Goes up with each change of it.
+    changes: u64,
     groups: Groups,
     joined: BTreeSet<Member>,
     /// Opened for the first frame: a process that announces nothing need not have the right to (`CAP_NET_RAW`).
@@ -36,7 +38,12 @@ impl Kernel {
             announced.insert((key.device, key.address.into()), *value);
         })?;
         let (groups, joined) = (Groups::default(), BTreeSet::new());
-        Ok(Self { table, announced, groups, joined, frames: None })
+        Ok(Self { table, announced, changes: 0, groups, joined, frames: None })
+    }
+
+    /// A number that is another one once the map holds something else.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Returns what the map holds.
@@ -100,6 +107,7 @@ impl Kernel {
     pub(super) fn put(&mut self, on_device: OnDevice, value: Announced) -> Result<(), TableError> {
         self.table.put(&key(&on_device), &value)?;
         self.announced.insert(on_device, value);
+        self.changes += 1;
         Ok(())
     }
 
@@ -114,6 +122,7 @@ impl Kernel {
     pub(super) fn remove(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
         self.table.remove(&key(on_device))?;
         self.announced.remove(on_device);
+        self.changes += 1;
         Ok(())
     }
 

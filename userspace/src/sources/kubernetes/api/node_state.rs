@@ -12,6 +12,10 @@ pub const STALE_MAX: usize = 16;
 pub const FAILING_MAX: usize = 1_000;
 /// See [`STALE_MAX`].
 pub const PROBLEMS_MAX: usize = 102;
+/// See [`STALE_MAX`]. Of devices with announced addresses, and of addresses on each.
+pub const DEVICES_MAX: usize = 64;
+/// See [`DEVICES_MAX`]. An address has one owner on a segment, so that all nodes together list hardly more than there are.
+pub const ANNOUNCED_MAX: usize = 2_048;
 /// See [`STALE_MAX`].
 pub const TEXT_BYTES_MAX: usize = 2_048;
 
@@ -57,6 +61,13 @@ pub struct NodeStateSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = PROBLEMS_MAX))]
     pub problems: Vec<NodeProblem>,
+    /// Addresses that the node answers for by ARP and neighbour discovery, of each device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = DEVICES_MAX))]
+    pub announced: Vec<NodeAnnounced>,
+    /// How many more it answers for than are listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub announced_more: u32,
 }
 
 impl NodeState {
@@ -64,6 +75,18 @@ impl NodeState {
     pub fn definition() -> serde_json::Result<serde_json::Value> {
         serde_json::to_value(Self::crd())
     }
+}
+
+/// Addresses that a node answers for on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeAnnounced {
+    /// Name of the device.
+    #[schemars(length(max = 64))]
+    pub device: String,
+    /// The addresses: `192.0.2.1`, `2001:db8::1`.
+    #[schemars(length(max = ANNOUNCED_MAX), inner(length(max = 64)))]
+    pub addresses: Vec<String>,
 }
 
 /// Something that a node could not do.
@@ -92,4 +115,9 @@ pub struct NodeProblem {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(value: &bool) -> bool {
     !*value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
