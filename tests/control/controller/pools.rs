@@ -48,6 +48,65 @@ subjects: [{kind: ServiceAccount, name: vestibule-controller, namespace: vestibu
 pub(super) const READS: &str =
     r#"{"addresses": {"ranges": ["192.0.2.0/28"]}, "metallb": {"namespaces": ["metallb-system"]}}"#;
 
+/// What the chart says is announced, and an object that asks for what is not honoured.
+const ADVERTISEMENT: &str = "
+apiVersion: metallb.io/v1beta1
+kind: L2Advertisement
+metadata: {name: some, namespace: metallb-system}
+spec: {serviceSelectors: [{matchLabels: {a: b}}]}
+";
+
+/// What an agent says that its node announces.
+fn announces(kubectl: &Kubectl, addresses: &[&str]) {
+    let mut spec = json!({"node": "n1", "pod": "p", "version": "0"});
+    if !addresses.is_empty() {
+        spec["announced"] = json!([{"device": "eth0", "addresses": addresses}]);
+    }
+    let state = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "NodeState", "metadata": {"name": "n1"}, "spec": spec});
+    kubectl.apply(&state.to_string()).unwrap();
+}
+
+/// Who announces the Service, and what is not honoured, is in objects of MetalLB's kinds.
+fn who_announces_is_in_metallbs_objects(kubectl: &Kubectl, address: &str) {
+    let items = |list: &Value| list["items"].as_array().cloned().unwrap_or_default();
+    let statuses = ["-n", "metallb-system", "servicel2statuses"];
+    announces(kubectl, &[address, "203.0.113.1"]);
+    let is_said = |list: &Value| items(list).iter().any(|one| !one["status"].is_null());
+    let list = kubectl.wait_for("who announces it", &statuses, SOON, is_said).unwrap();
+    let [one] = items(&list).try_into().unwrap();
+    let status = json!({
+        "node": "n1", "serviceName": "asks", "serviceNamespace": "tenant", "interfaces": [{"name": "eth0"}],
+    });
+    assert_eq!(one["status"], status);
+    let labels = json!({
+        "metallb.io/node": "n1", "metallb.io/service-name": "asks", "metallb.io/service-namespace": "tenant",
+        "vestibule.dev/reporter": "controller",
+    });
+    assert_eq!(one["metadata"]["labels"], labels);
+    assert_eq!(one["metadata"]["ownerReferences"][0]["kind"], "NodeState");
+    let state = ["-n", "metallb-system", "configurationstate", "vestibule"];
+    let says = |what: &'static str| move |state: &Value| state["status"]["result"] == what;
+    let invalid = kubectl.wait_for("what is not honoured", &state, SOON, says("Invalid")).unwrap();
+    let summary = "L2Advertisement metallb-system/some: spec.serviceSelectors: is not honoured";
+    assert!(invalid["status"]["errorSummary"].as_str().unwrap().starts_with(summary), "{invalid:#}");
+    // At rest nothing is written.
+    let versions = || {
+        let seen = [kubectl.get(&statuses).unwrap(), kubectl.get(&state).unwrap()];
+        let one = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        (items(&seen[0]).iter().map(one).collect::<Vec<_>>(), one(&seen[1]))
+    };
+    let before = versions();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(versions(), before);
+    // Somebody deletes it.
+    kubectl.run(&["-n", "metallb-system", "delete", "servicel2statuses", "--all"]).unwrap();
+    kubectl.wait_for("who announces it, again", &statuses, SOON, is_said).unwrap();
+    announces(kubectl, &[]);
+    kubectl.wait_for("nobody", &statuses, SOON, |list| items(list).is_empty()).unwrap();
+    kubectl.run(&["-n", "metallb-system", "delete", "l2advertisement", "some"]).unwrap();
+    kubectl.wait_for("nothing is wrong", &state, SOON, says("Valid")).unwrap();
+}
+
 fn notes(events: &Value) -> Vec<&str> {
     let items = events["items"].as_array().map_or(&[][..], Vec::as_slice);
     items.iter().filter_map(|event| event["note"].as_str()).collect()
@@ -128,7 +187,11 @@ fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes()
     let rights = ["--set=metallb.namespaces={metallb-system}", "--show-only=templates/rbac.yaml"];
     kubectl.apply(&template(&rights).unwrap()).unwrap();
     define_pools(kubectl, &metallb("metallb.io_ipaddresspools.yaml"));
+    for kind in ["l2advertisements", "servicel2statuses", "configurationstates"] {
+        define(kubectl, &format!("{kind}.metallb.io"), &metallb(&format!("metallb.io_{kind}.yaml")));
+    }
     kubectl.apply(&metallb("samples/ipaddresspool_simple.yaml")).unwrap();
+    kubectl.apply(ADVERTISEMENT).unwrap();
     kubectl.apply(SPEAKER).unwrap();
     scene.configure(READS);
     wait("MetalLB runs (Pod metallb-system/speaker)");
@@ -156,6 +219,7 @@ fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes()
     let counts = json!({"assignedIPv4": 1, "assignedIPv6": 0, "availableIPv4": 260, "availableIPv6": 16});
     let pool = ["-n", "metallb-system", "ipaddresspool", "example"];
     kubectl.wait_for("its counts", &pool, SOON, |pool| pool["status"] == counts).unwrap();
+    who_announces_is_in_metallbs_objects(kubectl, "192.168.10.0");
 
     kubectl.run(&["-n", "metallb-system", "delete", "ipaddresspool", "example"]).unwrap();
     // Without the pool's name it has what it had, and an Event says that nobody else would get it.

@@ -1,6 +1,7 @@
 //! The agents: which of them are alive, and what their nodes hold.
 
 use super::liveness::{AgentLease, Life, Liveness, SILENCE};
+use super::reports::Announced;
 use super::writes::short;
 use crate::sources::kubernetes::api::lease_report::{LeaseReport, has_left};
 use crate::sources::kubernetes::api::node_state::{HELD_BACK, NodeState, NodeStateSpec};
@@ -204,6 +205,14 @@ impl Agents {
         let are_unlisted = !self.liveness.is_known();
         let states = self.states.iter().map(|(node, state)| (node.as_str(), state));
         states.filter(move |(node, _)| are_unlisted || alive.contains(node))
+    }
+
+    /// What the nodes with live agents announce; `None`: not known, for not all of them may be listed.
+    pub(super) fn announced(&self) -> Option<Announced> {
+        let is_known = self.is_listed && self.liveness.is_known();
+        is_known.then(|| {
+            Announced::of(self.reports().map(|(node, state)| (node, &*state.uid, &*state.spec.announced)))
+        })
     }
 
     /// Returns the next node, in the order of names, after this one, whose agent has been silent for this long but whose NodeState still

@@ -14,6 +14,7 @@ use super::kube_events::{self, Evidence};
 use super::lag::Lag;
 use super::lanes::Lanes;
 use super::queue::{self, Outcome, Queue, Write};
+use super::reports::Reporting;
 use super::since::{STALE, Since};
 use super::writes::Told;
 use crate::model::cluster::PoolsClosed;
@@ -51,6 +52,8 @@ pub(super) struct Known<'a> {
     pub(super) node_uids: BTreeMap<String, String>,
     /// Why nothing is taken from MetalLB's pools.
     pub(super) metallb: Option<PoolsClosed>,
+    /// What is needed for objects that are made for others to read.
+    pub(super) reporting: Reporting,
     /// The current time, in RFC 3339, UTC.
     pub(super) now: &'a str,
 }
@@ -201,7 +204,7 @@ impl Core {
     pub(super) fn judge(&mut self, known: Known<'_>, at: Instant) -> Summary {
         self.is_touched = false;
         let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, .. } = known;
-        let Known { failing, stale_nodes, node_uids, metallb, now, .. } = known;
+        let Known { failing, stale_nodes, node_uids, metallb, reporting, now, .. } = known;
         self.history.judge(&mut nodes);
         self.claims.note_on_nodes(nodes.may_hold());
         let mut held_back = nodes.held_back();
@@ -221,10 +224,11 @@ impl Core {
             now,
             at,
             unlisted,
+            reporting: &reporting,
         };
         let mut judged = self.judge.judge(&view, &mut self.claims);
-        let of_announcing = self.announce(&view, &judged);
-        judged.problems.extend(of_announcing);
+        judged.problems.extend(self.announce(&view, &judged));
+        judged.take(view.basis().configuration(&judged.problems));
         let (stale, young): (Vec<_>, Vec<_>) = stale.into_iter().partition(|stale| stale.since + STALE <= at);
         self.stale_nodes.note(stale_nodes.into_iter().map(by_source), at);
         let (stale_nodes, young_nodes): (Vec<_>, Vec<_>) =
@@ -425,6 +429,7 @@ mod tests {
             stale_nodes: vec![("n1".to_owned(), "claims: 403 Forbidden".to_owned())],
             node_uids: BTreeMap::new(),
             metallb: None,
+            reporting: Reporting::NONE,
             now: "2026-11-21T10:00:00Z",
         };
         core.judge(known, at);
@@ -499,6 +504,7 @@ mod tests {
                 stale_nodes: Vec::new(),
                 node_uids: BTreeMap::new(),
                 metallb: None,
+                reporting: Reporting::NONE,
                 now: "2026-11-21T10:00:00Z",
             };
             core.judge(known, at);

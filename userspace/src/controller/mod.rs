@@ -21,6 +21,8 @@ mod ask;
 pub mod holders;
 /// Reads the Lease once.
 pub mod leader;
+/// What else serves the same Services, read once.
+pub mod neighbours;
 /// What changes of the addresses of Services.
 mod allocated;
 /// Whether MetalLB runs beside us.
@@ -61,6 +63,8 @@ mod lanes;
 mod flights;
 /// Which status is written next, and when. Pure.
 mod queue;
+/// What is made of MetalLB's kinds for others to read. Pure.
+mod reports;
 /// What a route's status says about its backends. Pure.
 mod health;
 /// What is written as Events. Pure.
@@ -71,6 +75,8 @@ mod kube_event;
 pub mod keys;
 /// Requests to the API server.
 mod writes;
+/// Those that write statuses, and what is made for others to read.
+mod object_writes;
 /// What waits for a kind that cannot be listed. Pure.
 mod hold;
 /// Since when something cannot be followed. Pure.

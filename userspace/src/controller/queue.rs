@@ -44,9 +44,20 @@ impl Bucket {
     }
 }
 
+/// A write that makes an object, or deletes one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Whole {
+    /// There is none: it is made with these `metadata`, and gets its status.
+    Create(serde_json::Value),
+    /// It is deleted, provided that it is the one with this `metadata.uid`.
+    Delete(String),
+}
+
 /// A write of a status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Write {
+    /// The object itself, of kinds that we make; `None`: its status alone.
+    pub(super) whole: Option<Whole>,
     /// `status` of a merge patch.
     pub(super) status: serde_json::Value,
     /// `metadata.annotations` of the same patch: the status subresource of core kinds takes them.
@@ -64,6 +75,8 @@ pub(super) enum Outcome {
     Written,
     /// The API server accepted it, and the object has the version it had.
     NoEffect,
+    /// The API server has made the object: the watch reports it.
+    Made,
     /// The object has a newer version, or is gone.
     Conflict,
     /// Any other error; the write is retried.
@@ -195,6 +208,12 @@ impl<K: Ord + Clone> Queue<K> {
                 object.failures = 0;
                 object.not_before = None;
             }
+            Outcome::Made => {
+                // Another object of this name has the same write, once this one is gone.
+                object.sent = Some((write.version, Some(now + NEWER_WAIT)));
+                object.failures = 0;
+                object.not_before = None;
+            }
             Outcome::Conflict => object.sent = Some((write.version, Some(now + NEWER_WAIT))),
             Outcome::Failed => {
                 let wait = FAILURE_WAIT.saturating_mul(1 << object.failures.min(10)).min(FAILURE_WAIT_MAX);
@@ -284,6 +303,31 @@ mod tests {
         assert_eq!(queue.next(now + Duration::from_secs(3600), any), Next::Idle);
         queue.want(&1, Some(write("5", 2)));
         assert_eq!(sent(queue.next(now, any)).1, write("5", 2));
+    }
+
+    /// Somebody may delete what was made, and so it has the version again that it had before.
+    #[test]
+    fn what_was_made_is_made_again_once_it_is_gone_but_not_before_the_watch_may_have_reported_it() {
+        let (mut queue, now) = (Queue::new(), Instant::now());
+        let make = Write { whole: Some(Whole::Create(json!({}))), ..write("", 1) };
+        queue.want(&1, Some(make.clone()));
+        let (key, first) = sent(queue.next(now, any));
+        queue.done(&key, first, Outcome::Made, now);
+        queue.want(&1, Some(make.clone()));
+        assert_eq!(queue.next(now, any), Next::At(now + NEWER_WAIT));
+        queue.want(&1, None);
+        queue.want(&1, Some(make.clone()));
+        assert_eq!(sent(queue.next(now + NEWER_WAIT, any)).1, make);
+        // It is deleted, and wanted again before that is reported.
+        queue.done(&1, make.clone(), Outcome::Made, now);
+        let delete =
+            Write { whole: Some(Whole::Delete("u".to_owned())), version: "u".to_owned(), ..Write::default() };
+        queue.want(&1, Some(delete));
+        let (key, delete) = sent(queue.next(now, any));
+        queue.done(&key, delete, Outcome::Written, now);
+        queue.want(&1, None);
+        queue.want(&1, Some(make.clone()));
+        assert_eq!(sent(queue.next(now, any)).1, make);
     }
 
     #[test]

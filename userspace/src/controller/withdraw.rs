@@ -9,8 +9,10 @@ use super::ControllerError;
 use super::agents::Agents;
 use super::class_finalizers;
 use super::election::REQUEST;
+use super::object_writes;
 use super::preempt::Preemption;
 use super::queue::{Outcome, Write};
+use super::reports;
 use super::writes::{self, short};
 use crate::config::ChartFile;
 use crate::model::cluster::ServiceSpec;
@@ -179,13 +181,14 @@ async fn clear(
             let write = |(object, write): &(ObjectRef, Write)| {
                 let (object, write, served) = (object.clone(), write.clone(), store.version(object.kind));
                 async move {
-                    let outcome = timeout(REQUEST, writes::status(client, &object, served?, &write)).await;
+                    let outcome =
+                        timeout(REQUEST, object_writes::write(client, &object, served?, &write)).await;
                     Some((object, outcome.unwrap_or(Outcome::Failed)))
                 }
             };
             for (object, outcome) in join_all(some.iter().map(write)).await.into_iter().flatten() {
                 match outcome {
-                    Outcome::Written | Outcome::NoEffect => {
+                    Outcome::Written | Outcome::NoEffect | Outcome::Made => {
                         info!(%object, "it says no more that it is served");
                         written += 1;
                     }
@@ -228,7 +231,7 @@ fn left<'a>(
         let Some(stored) = status(&object) else { return };
         if let Some(status) = desired(stored) {
             let version = stored.resource_version.clone();
-            left.push((object, Write { status, annotations: None, version, is_urgent: true }));
+            left.push((object, Write { status, version, is_urgent: true, ..Write::default() }));
         }
     };
     for (name, gateway) in &cluster.gateways {
@@ -256,6 +259,7 @@ fn left<'a>(
             add(origin.kind(), name, &cleared);
         }
     }
+    left.extend(reports::leave(cluster));
     left.extend(cluster.services.iter().filter_map(|(name, service)| service_left(name, service, status)));
     left
 }
@@ -275,7 +279,7 @@ fn service_left<'a>(
     let annotations = status::service::annotations(&service.noted, None).filter(|_| is_ours || has_ours);
     let status = cleared.or_else(|| annotations.is_some().then(|| serde_json::json!({})))?;
     let version = stored.resource_version.clone();
-    Some((object, Write { status, annotations, version, is_urgent: true }))
+    Some((object, Write { status, annotations, version, is_urgent: true, whole: None }))
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@ use super::announcement::AnnouncementWrite;
 use super::claim_store::{ClaimOutcome, ClaimWrite, Failure};
 use super::keys::{self, Keys, SECRET, Schedule, Spare};
 use super::kube_event::Note;
-use super::queue::{Outcome, Write};
-use crate::model::{Kind, ObjectRef};
+use crate::model::Kind;
 use crate::sources::kubernetes::api::announcement::{self, Announcement};
 use crate::sources::kubernetes::api::claim::{Claim, ClaimSpec, SETTLED, WITHDRAWN};
 use crate::sources::kubernetes::api::node_state::NodeState;
@@ -25,7 +24,7 @@ use std::time::Instant;
 use tracing::{debug, warn};
 
 /// The field manager, for `managedFields`.
-const MANAGER: &str = "vestibule-controller";
+pub(super) const MANAGER: &str = "vestibule-controller";
 /// The reporting controller of Events.
 const REPORTER: &str = "vestibule.dev/controller";
 
@@ -37,40 +36,14 @@ pub(super) fn api_version(kind: Kind, version: &str) -> String {
     }
 }
 
-fn resource(kind: Kind, version: &str) -> ApiResource {
+/// What the API calls a kind that is served in this version.
+pub(super) fn resource(kind: Kind, version: &str) -> ApiResource {
     ApiResource {
         group: kind.group().to_owned(),
         version: version.to_owned(),
         api_version: api_version(kind, version),
         kind: kind.text().to_owned(),
         plural: kind.plural().to_owned(),
-    }
-}
-
-/// Writes a status, and with it annotations, provided that the object still has the version it was computed for.
-pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, write: &Write) -> Outcome {
-    let resource = resource(object.kind, version);
-    let api: Api<DynamicObject> = match object.kind.is_namespaced() {
-        true => Api::namespaced_with(client.clone(), &object.name.namespace, &resource),
-        false => Api::all_with(client.clone(), &resource),
-    };
-    let mut metadata = json!({ "resourceVersion": write.version });
-    if let Some(annotations) = &write.annotations {
-        metadata["annotations"] = annotations.clone();
-    }
-    let patch = json!({ "metadata": metadata, "status": write.status });
-    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    match api.patch_status(&object.name.name, &params, &Patch::Merge(&patch)).await {
-        Ok(new) => {
-            let is_new = new.metadata.resource_version.as_ref() != Some(&write.version);
-            debug!(%object, is_new, "status written");
-            if is_new { Outcome::Written } else { Outcome::NoEffect }
-        }
-        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => Outcome::Conflict,
-        Err(error) => {
-            warn!(%object, "the status cannot be written: {}", short(&error));
-            Outcome::Failed
-        }
     }
 }
 

@@ -37,6 +37,17 @@ pub struct Announcing {
     pub advertisements: BTreeMap<ObjectName, Arc<AdvertisementSpec>>,
     /// Nodes, by name.
     pub nodes: BTreeMap<Arc<str>, Arc<ClusterNode>>,
+    /// What was made of MetalLB's kinds for others to read.
+    pub reports: Reports,
+}
+
+/// What was made of MetalLB's kinds for others to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reports {
+    /// ServiceL2Statuses.
+    pub l2_statuses: BTreeMap<ObjectName, Arc<Meta>>,
+    /// ConfigurationStates.
+    pub configurations: BTreeMap<ObjectName, Arc<Meta>>,
 }
 
 /// An L2Advertisement of MetalLB.

@@ -73,12 +73,18 @@ impl Cluster {
     /// What every object of a kind has.
     pub fn metas(&self, kind: Kind) -> Box<dyn Iterator<Item = &Meta> + '_> {
         match kind {
+            Kind::ConfigurationState => {
+                Box::new(self.announcing.reports.configurations.values().map(|meta| &**meta))
+            }
             Kind::Gateway => Box::new(self.gateways.values().map(|one| &one.meta)),
             Kind::GatewayClass => Box::new(self.classes.values().map(|one| &one.meta)),
             Kind::IpAddressPool => Box::new(self.pools.values().map(|one| &one.meta)),
             Kind::L2Advertisement => Box::new(self.announcing.advertisements.values().map(|one| &one.meta)),
             Kind::ListenerSet => Box::new(self.listener_sets.values().map(|one| &one.meta)),
             Kind::Service => Box::new(self.services.values().map(|one| &one.meta)),
+            Kind::ServiceL2Status => {
+                Box::new(self.announcing.reports.l2_statuses.values().map(|meta| &**meta))
+            }
             Kind::TcpRoute => Box::new(self.tcp_routes.values().map(|one| &one.meta)),
             Kind::TlsRoute => Box::new(self.tls_routes.values().map(|one| &one.meta)),
             Kind::Origin(row) => Box::new(self.origins.of(row.resource).map(|(_, one)| &one.meta)),
@@ -89,12 +95,14 @@ impl Cluster {
     pub fn meta(&self, object: &ObjectRef) -> Option<&Meta> {
         let name = &object.name;
         Some(match object.kind {
+            Kind::ConfigurationState => self.announcing.reports.configurations.get(name)?,
             Kind::Gateway => &self.gateways.get(name)?.meta,
             Kind::GatewayClass => &self.classes.get(&name.name)?.meta,
             Kind::IpAddressPool => &self.pools.get(name)?.meta,
             Kind::L2Advertisement => &self.announcing.advertisements.get(name)?.meta,
             Kind::ListenerSet => &self.listener_sets.get(name)?.meta,
             Kind::Service => &self.services.get(name)?.meta,
+            Kind::ServiceL2Status => self.announcing.reports.l2_statuses.get(name)?,
             Kind::TcpRoute => &self.tcp_routes.get(name)?.meta,
             Kind::TlsRoute => &self.tls_routes.get(name)?.meta,
             Kind::Origin(row) => &self.origins.get(row.resource, name)?.meta,

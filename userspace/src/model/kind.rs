@@ -1,4 +1,4 @@
-//! The kinds of objects that ask for something: one row a kind. Those of the table of origins bring their rows themselves.
+//! The kinds of objects that ask for something, and of those that we make for others to read: one row a kind. Those of the table of origins bring their rows themselves.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,6 +8,8 @@ use std::hash::{Hash, Hasher};
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 /// API group of MetalLB's kinds.
 pub const METALLB_GROUP: &str = "metallb.io";
+/// Label of the objects of MetalLB's kinds that we make: no others are read, changed or deleted.
+pub const REPORTER: &str = "vestibule.dev/reporter";
 /// API group of Services: core.
 pub const CORE_GROUP: &str = "";
 
@@ -15,6 +17,8 @@ pub const CORE_GROUP: &str = "";
 /// age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
+    /// `metallb.io`: what of MetalLB's configuration is not honoured. We make it.
+    ConfigurationState,
     /// `gateway.networking.k8s.io`
     Gateway,
     /// `gateway.networking.k8s.io`
@@ -27,6 +31,8 @@ pub enum Kind {
     ListenerSet,
     /// core
     Service,
+    /// `metallb.io`: which node announces a Service. We make it.
+    ServiceL2Status,
     /// `gateway.networking.k8s.io`
     TcpRoute,
     /// `gateway.networking.k8s.io`
@@ -97,7 +103,7 @@ impl fmt::Debug for KindRow {
 
 /// In the order of [`Kind`].
 #[rustfmt::skip]
-static TABLE: [(Kind, KindRow); 8] = {
+static TABLE: [(Kind, KindRow); 10] = {
     use Kind::*;
     use Says::{Condition, Nowhere, ParentCondition};
     const fn row(
@@ -106,12 +112,14 @@ static TABLE: [(Kind, KindRow); 8] = {
         (kind, KindRow { text, resource: Resource { group, plural }, is_namespaced, programmed })
     }
     [
+        row(ConfigurationState, "ConfigurationState", METALLB_GROUP, "configurationstates", true, Nowhere),
         row(Gateway, "Gateway", GATEWAY_GROUP, "gateways", true, Condition("Programmed")),
         row(GatewayClass, "GatewayClass", GATEWAY_GROUP, "gatewayclasses", false, Nowhere),
         row(IpAddressPool, "IPAddressPool", METALLB_GROUP, "ipaddresspools", true, Nowhere),
         row(L2Advertisement, "L2Advertisement", METALLB_GROUP, "l2advertisements", true, Nowhere),
         row(ListenerSet, "ListenerSet", GATEWAY_GROUP, "listenersets", true, Condition("Programmed")),
         row(Service, "Service", CORE_GROUP, "services", true, Condition(OUR_PROGRAMMED)),
+        row(ServiceL2Status, "ServiceL2Status", METALLB_GROUP, "servicel2statuses", true, Nowhere),
         row(TcpRoute, "TCPRoute", GATEWAY_GROUP, "tcproutes", true, ParentCondition(OUR_PROGRAMMED)),
         row(TlsRoute, "TLSRoute", GATEWAY_GROUP, "tlsroutes", true, ParentCondition(OUR_PROGRAMMED)),
     ]
@@ -126,14 +134,16 @@ impl Kind {
     /// Its index in the table, or the row that its origin brings.
     fn at(self) -> Result<usize, &'static KindRow> {
         Ok(match self {
-            Self::Gateway => 0,
-            Self::GatewayClass => 1,
-            Self::IpAddressPool => 2,
-            Self::L2Advertisement => 3,
-            Self::ListenerSet => 4,
-            Self::Service => 5,
-            Self::TcpRoute => 6,
-            Self::TlsRoute => 7,
+            Self::ConfigurationState => 0,
+            Self::Gateway => 1,
+            Self::GatewayClass => 2,
+            Self::IpAddressPool => 3,
+            Self::L2Advertisement => 4,
+            Self::ListenerSet => 5,
+            Self::Service => 6,
+            Self::ServiceL2Status => 7,
+            Self::TcpRoute => 8,
+            Self::TlsRoute => 9,
             Self::Origin(row) => return Err(row),
         })
     }
@@ -165,6 +175,11 @@ impl Kind {
     /// Whether its objects have a namespace.
     pub fn is_namespaced(self) -> bool {
         self.row().is_namespaced
+    }
+
+    /// Whether we make its objects, for others to read. They ask for nothing.
+    pub fn is_report(self) -> bool {
+        matches!(self, Self::ConfigurationState | Self::ServiceL2Status)
     }
 
     /// Where its status says that all nodes hold the object.

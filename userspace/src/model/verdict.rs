@@ -69,6 +69,7 @@ impl Verdicts {
             Kind::GatewayClass => self.classes.contains_key(&name.name),
             // Whose they are, the chart says.
             Kind::IpAddressPool | Kind::L2Advertisement => false,
+            Kind::ConfigurationState | Kind::ServiceL2Status => false,
             Kind::ListenerSet => self.listener_sets.contains_key(name),
             Kind::Service => self.services.contains_key(name),
             Kind::TcpRoute => self.tcp_routes.contains_key(name),

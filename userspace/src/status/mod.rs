@@ -23,6 +23,10 @@ pub mod service;
 pub(crate) mod balancer;
 /// IPAddressPool.
 pub mod pool;
+/// ServiceL2Status.
+pub mod l2_status;
+/// ConfigurationState.
+pub mod configuration;
 /// What is taken out when Vestibule leaves the cluster.
 pub mod withdrawn;
 

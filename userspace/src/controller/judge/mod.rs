@@ -5,22 +5,25 @@
 mod origins;
 /// Services.
 mod services;
+/// What a judgement is based on.
+mod view;
 
 use crate::compile::{Compiled, compile};
 use crate::controller::allocated::{Allocated, Happening};
 use crate::controller::claim_flights::Failures;
 use crate::controller::claims::Claims;
-use crate::controller::health::{self, Failing, Health};
+use crate::controller::health::{self, Health};
 use crate::controller::hold::{self, Hold};
 use crate::controller::kube_events;
 use crate::controller::queue::Write;
+use crate::controller::reports::Written;
 use crate::controller::standing::Standings;
 use crate::ipam::{self, Assignment};
-use crate::model::cluster::{AddressHold, PoolsClosed};
+use crate::model::cluster::AddressHold;
 use crate::model::verdict::Programmable;
 use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
-use crate::sources::kubernetes::{Source, StoredStatus};
-use crate::status::{self, Counted, Nodes, Progress};
+use crate::sources::kubernetes::Source;
+use crate::status::{self, Counted, Progress};
 use foldhash::{HashMap, HashMapExt};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,27 +31,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Everything that a judgement is based on.
-pub(super) struct View<'a> {
-    /// The objects of the cluster.
-    pub(super) cluster: &'a Cluster,
-    /// Their status as last received.
-    pub(super) status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
-    /// Release of the installed Gateway API CRDs.
-    pub(super) bundle: Option<&'a str>,
-    /// What the nodes with live agents hold.
-    pub(super) nodes: &'a Nodes,
-    /// Backends that live nodes see down.
-    pub(super) failing: &'a Failing,
-    /// Why nothing is taken from MetalLB's pools.
-    pub(super) metallb: Option<PoolsClosed>,
-    /// The current time, in RFC 3339, UTC.
-    pub(super) now: &'a str,
-    /// The same time.
-    pub(super) at: Instant,
-    /// What is not listed, and is not waited for.
-    pub(super) unlisted: BTreeSet<Source>,
-}
+pub(super) use view::View;
 
 /// The result of a judgement.
 #[derive(Debug, Default)]
@@ -70,6 +53,14 @@ pub(super) struct Judgement {
     pub(super) happenings: Vec<Happening>,
     /// When to judge again even if nothing changes.
     pub(super) again: Option<Instant>,
+}
+
+impl Judgement {
+    /// Takes objects that are made for others to read.
+    pub(super) fn take(&mut self, written: Vec<Written>) {
+        self.objects.extend(written.iter().map(|(object, _)| object.clone()));
+        self.writes.extend(written);
+    }
 }
 
 /// Judges objects, and remembers what it judged.
@@ -185,6 +176,7 @@ impl Judge {
             };
             own.note_in_statuses(out.objects.iter().any(says));
         }
+        out.take(view.basis().l2_statuses(&assignment));
         self.last = verdicts;
         self.bundle = view.bundle.map(str::to_owned);
         self.judged.retain(|object, _| out.objects.contains(object));
@@ -386,6 +378,7 @@ impl Round<'_, '_> {
             status,
             annotations,
             version: judged.version.clone(),
+            whole: None,
         });
         if let Some(write) = &write
             && let Some(lost) = kube_events::won(&stored.status, &write.status)
@@ -401,11 +394,14 @@ impl Round<'_, '_> {
 mod tests {
     use super::*;
     use crate::controller::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
+    use crate::controller::health::Failing;
+    use crate::controller::reports::Reporting;
     use crate::model::Meta;
-    use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec, LoadBalancerSpec};
+    use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec, LoadBalancerSpec, PoolsClosed};
     use crate::settle::tests::Scene;
+    use crate::sources::kubernetes::StoredStatus;
     use crate::sources::kubernetes::api::claim::SETTLED;
-    use crate::status::{CONTROLLER_NAME, Complaint, Held};
+    use crate::status::{CONTROLLER_NAME, Complaint, Held, Nodes};
 
     fn object(kind: Kind, name: &str) -> ObjectRef {
         ObjectRef { kind, name: ObjectName::new("ns", name) }
@@ -438,6 +434,7 @@ mod tests {
             now: "2026-11-21T10:00:00Z",
             at: Instant::now(),
             unlisted: BTreeSet::new(),
+            reporting: &Reporting::NONE,
         }
     }
 

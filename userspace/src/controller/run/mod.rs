@@ -22,6 +22,7 @@ use super::kube_event::Note;
 use super::kube_events::Evidence;
 use super::metallb::{MetalLb, Realm};
 use super::queue::Outcome;
+use super::reports::Reporting;
 use super::since::Since;
 use super::telemetry::Telemetry;
 use super::{ControllerError, Options};
@@ -287,6 +288,11 @@ impl Controller {
             stale_nodes,
             node_uids,
             metallb: self.metallb.0.closed(begun),
+            reporting: Reporting {
+                announced: self.agents.announced(),
+                has_l2_statuses: store.version(Kind::ServiceL2Status).is_some(),
+                has_configurations: store.version(Kind::ConfigurationState).is_some(),
+            },
             now: &now,
         };
         let Summary { problems, in_use, nodes } = self.core.judge(known, begun);
@@ -314,7 +320,7 @@ impl Controller {
                 match &done {
                     core::Done::Status(object, _, outcome) => {
                         let text = match outcome {
-                            Outcome::Written | Outcome::NoEffect => "written",
+                            Outcome::Written | Outcome::NoEffect | Outcome::Made => "written",
                             Outcome::Conflict => "conflict",
                             Outcome::Failed => "failed",
                         };

@@ -9,6 +9,7 @@ use crate::controller::flights::Done;
 use crate::controller::keys::Spare;
 use crate::controller::kube_event::Note;
 use crate::controller::metallb::{self, LOOK, Realm};
+use crate::controller::object_writes;
 use crate::controller::queue::{Outcome, Write};
 use crate::controller::writes::{self, Told};
 use crate::model::ObjectRef;
@@ -130,7 +131,7 @@ impl Controller {
         let Some(version) = self.store.version(object.kind) else { return self.core.drop_sent(&object) };
         let client = self.client.clone();
         self.flights.fly(async move {
-            let request = writes::status(&client, &object, version, &write);
+            let request = object_writes::write(&client, &object, version, &write);
             let outcome = tokio::time::timeout(REQUEST, request).await.unwrap_or(Outcome::Failed);
             Done::Core(core::Done::Status(object, write, outcome))
         });

@@ -20,6 +20,7 @@ use super::agents::Reported;
 use super::claim_store::{ClaimNews, ClaimOutcome, Stored};
 use super::core::{Core, Done, Known, Request};
 use super::liveness::Liveness;
+use super::reports::Reporting;
 use crate::dice::Dice;
 use crate::model::{Cluster, Facts, ObjectRef};
 use crate::sources::kubernetes::StoredStatus;
@@ -273,6 +274,7 @@ impl Simulation {
             stale_nodes: Vec::new(),
             node_uids: BTreeMap::new(),
             metallb: None,
+            reporting: Reporting::NONE,
             now: "2026-11-28T10:00:00Z",
         };
         let real = Instant::now();

@@ -5,7 +5,7 @@ use super::api::announcement;
 use super::served::{Extent, Served};
 use super::target::Target;
 use crate::model::cluster::Policy;
-use crate::model::kind::{CORE_GROUP, GATEWAY_GROUP, METALLB_GROUP};
+use crate::model::kind::{CORE_GROUP, GATEWAY_GROUP, METALLB_GROUP, REPORTER};
 use crate::model::{Kind, Resource};
 use crate::origins::{self, WatchRow};
 
@@ -29,6 +29,10 @@ pub(crate) enum Source {
     Pools,
     /// L2Advertisements of MetalLB.
     Advertisements,
+    /// ServiceL2Statuses, of those that we make.
+    L2Statuses,
+    /// The same of ConfigurationStates.
+    Configurations,
     Nodes,
     /// What was settled.
     Claims,
@@ -86,7 +90,7 @@ struct Row {
 
 /// All but those of origins. How an object is folded is in `watches.rs`, where it is kept in `tables.rs`.
 #[rustfmt::skip]
-const TABLE: [Row; 15] = {
+const TABLE: [Row; 17] = {
     use Extent::{Labelled, Metadata, Named, Whole};
     use Reader::{Agents, Controller, ControllerOfAnnouncing, ControllerOfPools};
     use Served::{Always, ByDefinition};
@@ -119,6 +123,11 @@ const TABLE: [Row; 15] = {
         row(Pools, METALLB_GROUP, "ipaddresspools", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::Pools),
         // While these cannot be listed, what is announced stays as it is.
         row(Advertisements, METALLB_GROUP, "l2advertisements", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::Nothing),
+        // Those of MetalLB's own are not ours to change.
+        row(L2Statuses, METALLB_GROUP, "servicel2statuses", ByDefinition(&["v1beta1"]), Labelled(REPORTER), ControllerOfPools,
+            Waits::Nothing),
+        row(Configurations, METALLB_GROUP, "configurationstates", ByDefinition(&["v1beta1"]), Labelled(REPORTER), ControllerOfPools,
+            Waits::Nothing),
         row(Nodes, CORE_GROUP, "nodes", Always("v1"), Whole, ControllerOfAnnouncing, Waits::Nothing),
         row(Claims, "vestibule.dev", "claims", Always("v1alpha1"), Whole, Agents, Waits::Nothing),
         row(Announcements, "vestibule.dev", "announcements", Always("v1alpha1"), Named(announcement::NAME), Agents, Waits::Nothing),
@@ -293,11 +302,18 @@ mod tests {
         };
         let of = |reader: Reader| Source::all().filter(move |source| source.row().reader == reader).collect();
         let writes = |reader: Reader| {
-            let is_written = |kind: &Kind| *kind != Kind::L2Advertisement;
+            let is_written = |kind: &Kind| *kind != Kind::L2Advertisement && !kind.is_report();
             let is_read = |kind: &Kind| Source::of(*kind).is_some_and(|source| source.row().reader == reader);
             let kinds = Kind::own().filter(is_read).filter(is_written);
             rules(kinds.map(|kind| (kind.group(), format!("{}/status", kind.plural()))), &["patch"])
         };
+        let reports: Vec<Kind> = Kind::own().filter(|kind| kind.is_report()).collect();
+        let named = |suffix: &str| {
+            let named = reports.iter().map(|kind| (kind.group(), format!("{}{suffix}", kind.plural())));
+            named.collect::<Vec<_>>().into_iter()
+        };
+        let mut made = rules(named(""), &["create", "delete"]);
+        made.extend(rules(named("/status"), &["patch"]));
         let mut rights = json!({
             "agent": {"reads": reads(Source::of_agents().collect())},
             "controller": {
@@ -309,6 +325,7 @@ mod tests {
                 "reads": reads(of(Reader::ControllerOfPools)),
                 "writes": writes(Reader::ControllerOfPools),
             },
+            "reports": {"writes": made},
         });
         for origin in origins::TABLE {
             let kind = origin.kind();

@@ -52,6 +52,10 @@ impl Tables {
             Body::Origin(None) => self.table(source).is_some_and(|table| table.remove(&name)),
             Body::Pool(spec) => put(&mut cluster.pools, name, spec),
             Body::Advertisement(spec) => put(&mut cluster.announcing.advertisements, name, spec),
+            Body::Report(meta) => match source {
+                Source::L2Statuses => put(&mut cluster.announcing.reports.l2_statuses, name, meta),
+                _ => put(&mut cluster.announcing.reports.configurations, name, meta),
+            },
             Body::Node(node) => put(&mut cluster.announcing.nodes, name.name, node),
             Body::Claim(read) => self.claims.put(&name.name, read, first),
             Body::Mark(mark) => self.claims.mark(mark),
@@ -154,6 +158,8 @@ impl Tables {
             Source::Origin(watched) => cluster.origins.table(watched.resource)?,
             Source::Pools => &mut cluster.pools,
             Source::Advertisements => &mut cluster.announcing.advertisements,
+            Source::L2Statuses => &mut cluster.announcing.reports.l2_statuses,
+            Source::Configurations => &mut cluster.announcing.reports.configurations,
             Source::Nodes => &mut cluster.announcing.nodes,
             Source::Claims => &mut self.claims,
         })

@@ -5,7 +5,7 @@ use crate::model::advertisement::{AdvertisementSpec, ClusterNode};
 use crate::model::cluster::{
     ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, PoolSpec, ServiceSpec,
 };
-use crate::model::{Announcement, ObjectName, OriginObject, Problem, StoredClaim};
+use crate::model::{Announcement, Meta, ObjectName, OriginObject, Problem, StoredClaim};
 use std::sync::Arc;
 
 /// One report of a watch.
@@ -74,6 +74,8 @@ pub(super) enum Body {
     Pool(Arc<PoolSpec>),
     Advertisement(Arc<AdvertisementSpec>),
     Node(Arc<ClusterNode>),
+    /// Of what we make of MetalLB's kinds.
+    Report(Arc<Meta>),
     Claim(ReadClaim),
     /// The Claim that marks that all are written.
     Mark(Mark),

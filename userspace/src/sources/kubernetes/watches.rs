@@ -1,7 +1,7 @@
 //! Which watches run, and what each folds.
 
 use super::api::claim::{ClaimSpec, SETTLED, WITHDRAWN};
-use super::api::object::{InSpec, Object, Raw, RawMeta};
+use super::api::object::{InSpec, Nothing, Object, Raw, RawMeta};
 use super::fold;
 use super::interner::Interner;
 use super::source::Source;
@@ -123,6 +123,11 @@ impl Start {
             Source::Advertisements => {
                 self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
                     told(fold::advertisement(raw, interner), Body::Advertisement)
+                })
+            }
+            Source::L2Statuses | Source::Configurations => {
+                self.one::<Nothing, true, _>(watches, source, version, epoch, |raw, interner| {
+                    (Body::Report(Arc::new(fold::meta(&raw.meta, interner))), Vec::new())
                 })
             }
             // Their conditions are in their status.
@@ -272,6 +277,7 @@ pub(super) fn entry(
         Body::Pool(_) | Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => {
             true
         }
+        Body::Report(_) => true,
     };
     let status = is_ours.then(|| StoredStatus {
         resource_version: meta.resource_version.unwrap_or_default(),
