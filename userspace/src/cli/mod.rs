@@ -106,7 +106,7 @@ enum Command {
     Detach,
     /// Check whether this node can serve, and list the programs on its devices in the order they run. Exit
     /// status 1 if it cannot serve.
-    Doctor(Shown),
+    Doctor(doctor::Args),
     /// Show routes with their listeners, names and counters.
     Routes(Shown),
     /// Show the backends of all routes.
@@ -188,7 +188,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Claims(asked) => claims::show(&asked)?,
         Command::Crds => crds::show()?,
         Command::Check { file, chart } => return check::show(&file, chart),
-        Command::Doctor(shown) => return doctor::show(&pins, shown.output),
+        Command::Doctor(asked) => return doctor::show(&pins, &asked),
         Command::Drain(asked) => return drain::run(&asked, &pins),
         Command::Detach => detach(&pins)?,
         Command::Routes(shown) => routes::show(&pins, shown.output)?,

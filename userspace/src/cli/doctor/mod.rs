@@ -10,7 +10,7 @@ use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
 use common::reason::Reason;
 use serde_json::json;
 
-use super::Format;
+use super::Shown;
 use super::print::{self, Row};
 use crate::dataplane::load;
 use crate::dataplane::pin::Pins;
@@ -30,6 +30,8 @@ mod masquerade;
 mod sources;
 /// Whether a controller leads.
 mod leader;
+/// What else in the cluster serves the same Services.
+mod cluster;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -62,14 +64,34 @@ fn finding(verdict: Verdict, what: impl Into<String>, found: impl Into<String>, 
     Finding { verdict, what: what.into(), found: found.into(), remedy: remedy.into() }
 }
 
+/// The arguments.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Check what else in the cluster serves the same Services instead: kube-proxy and Cilium, NodePorts, MetalLB's webhook. With the rights of
+    /// a controller's pod.
+    #[arg(long)]
+    cluster: bool,
+    #[command(flatten)]
+    shown: Shown,
+}
+
 /// Checks the node and prints the findings. The exit status shows whether this node can serve.
-pub(super) fn show(pins: &Pins, format: Format) -> Result<ExitCode> {
+pub(super) fn show(pins: &Pins, asked: &Args) -> Result<ExitCode> {
+    let findings = if asked.cluster { cluster::look() } else { of_node(pins)? };
+    let rows: Vec<Row> = findings.iter().map(row).collect();
+    print::rows(&["verdict", "what", "found", "remedy"], &rows, asked.shown.output)?;
+    let is_bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
+    Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn of_node(pins: &Pins) -> Result<Vec<Finding>> {
     let node = Node::look()?;
     let mut findings = host::kernel();
     findings.extend(host::capabilities());
     findings.extend(pinned(pins));
     findings.extend(sources::look());
     findings.extend(leader::look());
+    findings.extend(cluster::elsewhere());
     let linked: BTreeSet<u32> = pins.linked_devices().unwrap_or_default().into_iter().collect();
     findings.extend(forwarding(&node));
     findings.extend(masquerade::look(pins, &node));
@@ -82,10 +104,7 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<ExitCode> {
     }
     findings.extend(device::sizes(&used));
     findings.extend(netfilter::look());
-    let rows: Vec<Row> = findings.iter().map(row).collect();
-    print::rows(&["verdict", "what", "found", "remedy"], &rows, format)?;
-    let is_bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
-    Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(findings)
 }
 
 fn row(finding: &Finding) -> Row {
