@@ -98,7 +98,7 @@ fn who_announces_is_in_metallbs_objects(kubectl: &Kubectl, address: &str) {
     let before = versions();
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(versions(), before);
-    // Somebody deletes it.
+    // Another client deletes it.
     kubectl.run(&["-n", "metallb-system", "delete", "servicel2statuses", "--all"]).unwrap();
     kubectl.wait_for("who announces it, again", &statuses, SOON, is_said).unwrap();
     announces(kubectl, &[]);

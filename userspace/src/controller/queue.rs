@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(sent(queue.next(now, any)).1, write("5", 2));
     }
 
-    /// Somebody may delete what was made, and so it has the version again that it had before.
+    /// Another client may delete what was made, and so it has the version again that it had before.
     #[test]
     fn what_was_made_is_made_again_once_it_is_gone_but_not_before_the_watch_may_have_reported_it() {
         let (mut queue, now) = (Queue::new(), Instant::now());

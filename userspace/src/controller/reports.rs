@@ -37,7 +37,7 @@ impl Announced {
             let node: Arc<str> = node.into();
             for on in announced {
                 let device: Arc<str> = on.device.as_str().into();
-                // Whoever may write NodeStates may write anything.
+                // Any client that may write NodeStates may write anything.
                 for address in on.addresses.iter().filter_map(|text| text.parse().ok()) {
                     let there = (Arc::clone(&node), Arc::clone(&device));
                     this.by_address.entry(address).or_default().push(there);
