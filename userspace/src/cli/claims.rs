@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::print::{self, Row};
 use crate::controller::holders::{self, Holders};
+use crate::controller::leader;
 
 /// The time limit for the API server's answer: there may be ten thousand Claims.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -35,6 +36,10 @@ pub(super) fn show(asked: &Args) -> Result<()> {
     let all = holders::read(&namespace, LIMIT).context("reading Claims, Leases and NodeStates")?;
     let wanted = all.iter().filter(|holders| !asked.missing || lacks(holders));
     let rows: Vec<Row> = wanted.map(row).collect();
+    if let Some(waits) = leader::read(&namespace, LIMIT).ok().flatten().and_then(|leader| leader.unmarked) {
+        // Not among the rows, which other programs read.
+        eprintln!("not all Claims are written {waits}");
+    }
     let headings = ["origin", "part", "tenant", ">granted", ">refused", ">nodes", "missing on"];
     print::rows(&headings, &rows, asked.shown.output)
 }

@@ -3,6 +3,7 @@
 use super::liveness::{AgentLease, Life, Liveness, SILENCE};
 use super::reports::Announced;
 use super::writes::short;
+use crate::sources::kubernetes::api::claim::SETTLED;
 use crate::sources::kubernetes::api::lease_report::{LeaseReport, has_left};
 use crate::sources::kubernetes::api::node_state::{HELD_BACK, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::{Named, Target, follow, follow_some};
@@ -26,6 +27,9 @@ const PREFIX: &str = "vestibule-agent-";
 const LOOK: Duration = Duration::from_secs(5);
 /// After this time without a list of Leases or NodeStates, judging starts without them.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A node whose agent has been silent for this long, since we look, is not waited for with what is refused: it may never come back.
+const SILENT_MAX: Duration = Duration::from_secs(600);
 
 /// Why it is not known what a node holds.
 const NOT_RENEWED: &str = "its agent has not renewed its Lease since this controller began to look";
@@ -196,7 +200,10 @@ impl Agents {
     /// What the nodes with live agents hold.
     pub(super) fn nodes(&self) -> Nodes {
         let (are_unlisted, members) = (!self.liveness.is_known(), self.members.clone());
-        Nodes { are_unlisted, members, ..nodes(&self.liveness, &self.states) }
+        let ended = self.liveness.ended_within(SILENT_MAX);
+        let silent = ended.filter(|(node, lease)| members.contains(*node) && may_serve(lease));
+        let silent = silent.map(|(node, _)| node.to_owned()).collect();
+        Nodes { are_unlisted, members, silent, ..nodes(&self.liveness, &self.states) }
     }
 
     /// The reports of live agents, by node; of all agents while it is not known which of them are alive.
@@ -300,7 +307,15 @@ fn held(report: &LeaseReport, mut complaints: Vec<Complaint>) -> Held {
         );
         complaints.push(Complaint { holds_back: true, text, ..Complaint::default() });
     }
-    Held { claims_version: report.claims_version, complaints }
+    let saved = Some(report.saved.clone()).filter(|saved| !saved.is_empty());
+    if let Some(saved) = &saved {
+        let text = format!(
+            "it serves {saved}, for its agent has not read all Claims yet, and what is new or changed waits: see whether the agent may \
+             list and watch Claims, and whether there is one with the name {SETTLED}"
+        );
+        complaints.insert(0, Complaint { holds_back: true, text, ..Complaint::default() });
+    }
+    Held { claims_version: report.claims_version, saved, complaints }
 }
 
 fn complaints(spec: &NodeStateSpec) -> Vec<Complaint> {
@@ -348,6 +363,11 @@ async fn list_leases_in_silence(
         trouble = now;
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// Whether a node whose Lease this is serves Claims, as far as it says.
+fn may_serve(lease: &AgentLease) -> bool {
+    lease.report.as_ref().is_none_or(|report| report.claims_version > 0 || !report.saved.is_empty())
 }
 
 /// Returns the node of an agent's Lease.
@@ -508,6 +528,51 @@ mod tests {
         assert_eq!(members(&this), ["b"]);
         assert!(this.take_leases(Named::Listed(BTreeMap::new(), String::new())));
         assert_eq!(members(&this), [""; 0]);
+    }
+
+    /// One broken node kept what all others wait for from being written, for as long as its Node was there.
+    #[test]
+    fn a_node_whose_agent_is_dead_may_serve_for_a_while_what_its_lease_said_last() {
+        let lease = |report: Option<LeaseReport>| AgentLease { report, ..AgentLease::default() };
+        let report = |claims_version, saved: &str| {
+            Some(LeaseReport { claims_version, saved: saved.to_owned(), ..LeaseReport::default() })
+        };
+        for (said, may_hold) in [
+            (report(7, ""), true),
+            (report(0, "a saved state"), true),
+            (report(0, ""), false),
+            // Of a former release, or it cannot be read.
+            (None, true),
+        ] {
+            let mut this = agents(Duration::ZERO);
+            let all = BTreeMap::from([(format!("{PREFIX}a"), lease(said.clone()))]);
+            this.take_leases(Named::Listed(all, String::new()));
+            assert_eq!(this.nodes().may_hold().is_some(), may_hold, "{said:?}");
+            // Reports of others pass the time.
+            let begun = Instant::now();
+            for seconds in (0..SILENT_MAX.as_secs() + 60).step_by(10) {
+                let alive = AgentLease { renewed: seconds.to_string(), ..lease(report(0, "")) };
+                this.liveness.put("b".to_owned(), alive, begun + Duration::from_secs(seconds));
+            }
+            assert_eq!(this.nodes().may_hold(), None, "{said:?}");
+            assert!(this.nodes().members.contains("a"), "it is to be taken over from all the same");
+        }
+        // One that left is waited for by nobody.
+        let mut this = agents(Duration::ZERO);
+        let left = AgentLease { has_left: true, ..lease(report(7, "")) };
+        this.take_leases(Named::Listed(BTreeMap::from([(format!("{PREFIX}a"), left)]), String::new()));
+        assert_eq!(this.nodes().may_hold(), None);
+    }
+
+    /// "Not programmed" meant both.
+    #[test]
+    fn a_node_that_serves_what_it_saved_is_no_node_that_serves_nothing() {
+        let report = LeaseReport { saved: "a saved state of 2026".to_owned(), ..LeaseReport::default() };
+        let Held { claims_version, saved, complaints } = held(&report, vec![Complaint::default()]);
+        assert_eq!((claims_version, saved.as_deref()), (0, Some("a saved state of 2026")));
+        assert!(complaints[0].text.starts_with("it serves a saved state of 2026, for "), "{complaints:?}");
+        assert!(complaints[0].holds_back && !complaints[0].missing);
+        assert_eq!(held(&LeaseReport::default(), Vec::new()).saved, None);
     }
 
     /// It was a member for ever, from which others thought they had to take over.

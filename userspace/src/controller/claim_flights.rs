@@ -13,6 +13,8 @@ const NEWER_WAIT: Duration = Duration::from_secs(5);
 /// Wait after the first failure; doubles up to [`FAILURE_WAIT_MAX`].
 pub(super) const FAILURE_WAIT: Duration = Duration::from_secs(1);
 pub(super) const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
+/// One that failed this often is not waited for, as if it were refused: with waits and answers that never come, after about 35 s.
+pub(super) const GIVEN_UP: u32 = 5;
 /// Writes in flight. A webhook may hang for some names only, so each is alone in its lane: those that take long share a few.
 pub(super) const LANES: Bounds =
     Bounds { own: 16, of_namespace: 1, slow: 8, alone: Some(16), all: 96, all_slow: 32 };
@@ -63,6 +65,8 @@ struct Pending {
     /// Something else has been wanted since the write in flight began.
     is_changed: bool,
     failures: u32,
+    /// The same of what is wanted now.
+    failures_of_this: u32,
     /// [`Failure::is_refusal`], of the last one.
     is_refused: bool,
     /// Why it failed, as statuses say it.
@@ -172,9 +176,11 @@ impl ClaimFlights {
         self.pending.get(name)?.why.clone()
     }
 
-    /// Whether this one was refused for what it says, more than once.
-    pub(super) fn is_refused(&self, name: &str) -> bool {
-        self.pending.get(name).is_some_and(|pending| pending.is_refused && pending.failures > 1)
+    /// Whether this one was refused for what it says, more than once, or failed [`GIVEN_UP`] times for whatever reason.
+    pub(super) fn is_given_up(&self, name: &str) -> bool {
+        self.pending.get(name).is_some_and(|pending| {
+            pending.is_refused && pending.failures > 1 || pending.failures_of_this >= GIVEN_UP
+        })
     }
 
     /// Notes why the last write of this one failed. Returns whether that is to be said otherwise than before. The reason may differ each
@@ -182,6 +188,7 @@ impl ClaimFlights {
     pub(super) fn note_why(&mut self, name: &str, failure: &Failure) -> bool {
         let Some(pending) = self.pending.get_mut(name) else { return false };
         pending.is_refused = failure.is_refusal;
+        pending.failures_of_this = pending.failures_of_this.saturating_add(1);
         if !pending.failures.is_power_of_two() {
             return false;
         }
@@ -227,7 +234,7 @@ impl ClaimFlights {
             Some(pending) if pending.is_in_flight => pending.is_changed = true,
             Some(_) if was_pruned => drop(self.pending.remove(name)),
             // Nobody has refused what it says now.
-            Some(pending) => pending.is_refused = false,
+            Some(pending) => (pending.is_refused, pending.failures_of_this) = (false, 0),
             None => {}
         }
     }
@@ -278,7 +285,7 @@ impl ClaimFlights {
         }
         let wait = match outcome {
             ClaimOutcome::Written => {
-                pending.failures = 0;
+                (pending.failures, pending.failures_of_this) = (0, 0);
                 pending.why = None;
                 NEWER_WAIT
             }

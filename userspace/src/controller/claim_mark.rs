@@ -2,6 +2,7 @@
 //! argument.
 
 use super::claim_store::{ClaimWrite, Stored};
+use super::since::STALE;
 use crate::sources::kubernetes::api::claim::ClaimSpec;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ pub(super) struct ClaimMark {
     is_disturbed: bool,
     /// It is not written before.
     quiet_from: Option<Instant>,
+    /// Since when it is missing though Claims are settled, and so waits for something; and for what it did when that had lasted.
+    waits: Option<(Instant, Option<String>)>,
     /// The version by which this controller took back that Vestibule is withdrawn; 0: it did not have to.
     taken_back: u64,
 }
@@ -77,6 +80,21 @@ impl ClaimMark {
     /// Nodes that hold less than this version still refuse new connections.
     pub(super) fn least(&self) -> u64 {
         self.taken_back
+    }
+
+    /// Another controller may have written it meanwhile: that it waits is news.
+    pub(super) fn rest(&mut self) {
+        self.waits = None;
+    }
+
+    /// Notes for what it waits now. Returns since when it waits, and what an Event says: what it was when it had waited for a minute, for
+    /// each other text would be another Event.
+    pub(super) fn waits(&mut self, why: &str, now: Instant) -> (Instant, Option<String>) {
+        let (since, said) = self.waits.get_or_insert((now, None));
+        if said.is_none() && *since + STALE <= now {
+            *said = Some(why.to_owned());
+        }
+        (*since, said.clone())
     }
 
     /// Writes of Claims are asked for.

@@ -4,7 +4,7 @@
 use super::announcement::resolve::{Basis, resolve};
 use super::announcement::{AnnouncementWrite, Announcements, Stored};
 use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Failure};
-use super::claims::Claims;
+use super::claims::{Claims, Waits};
 use super::health::Failing;
 use super::history::History;
 use super::judge::{Judge, Judgement, View};
@@ -15,7 +15,7 @@ use super::lag::Lag;
 use super::lanes::Lanes;
 use super::queue::{self, Outcome, Queue, Write};
 use super::reports::Reporting;
-use super::since::{STALE, Since};
+use super::since::{STALE, Since, by_source};
 use super::writes::Told;
 use crate::model::cluster::PoolsClosed;
 use crate::model::{Cluster, Facts, Kind, ObjectRef, Problem};
@@ -66,6 +66,8 @@ pub(super) struct Summary {
     pub(super) in_use: BTreeSet<IpAddr>,
     /// Nodes that count, those of which nothing is known, and those that are not waited for.
     pub(super) nodes: [usize; 3],
+    /// What the mark of Claims waits for; `None`: it is there.
+    pub(super) waits: Option<Waits>,
 }
 
 /// A request to the API server.
@@ -156,6 +158,8 @@ impl Core {
         self.claims.clear(leads);
         self.announcements.clear();
         self.won.clear();
+        // Who could not follow something in an earlier term may have done so since.
+        (self.stale_nodes, self.unread) = (Since::default(), Since::default());
         self.keys.lead();
         self.touch();
     }
@@ -206,7 +210,7 @@ impl Core {
         let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, .. } = known;
         let Known { failing, stale_nodes, node_uids, metallb, reporting, now, .. } = known;
         self.history.judge(&mut nodes);
-        self.claims.note_on_nodes(nodes.may_hold());
+        self.claims.note_on_nodes(if self.claims.is_unmarked() { nodes.may_hold() } else { None });
         let mut held_back = nodes.held_back();
         let of_claims = stale_nodes.iter().filter(|(_, line)| line.starts_with("claims:"));
         for (node, line) in of_claims {
@@ -243,6 +247,9 @@ impl Core {
         notes.extend(evidence.excluded(&excluded, &held_back));
         notes.extend(evidence.unread(unread.iter().map(|(node, _, why)| (node.as_str(), *why))));
         notes.extend(stale_nodes.iter().map(|((node, _), _, line)| evidence.stale_node(node, line)));
+        let waits = self.claims.waits(at);
+        let said = waits.iter().filter_map(|waits| waits.event.as_deref());
+        notes.extend(said.flat_map(|why| evidence.unmarked(why)));
         self.teller.lasts(notes);
         for happening in &judged.happenings {
             self.teller.happened(evidence.allocated(happening));
@@ -258,11 +265,12 @@ impl Core {
             young.iter().map(|stale| stale.since).chain(young_nodes.iter().map(|(_, since, _)| *since));
         let young = young.chain(young_unread.iter().map(|(_, since, _)| *since));
         let said = young.map(|since| since + STALE);
-        self.again = said.chain(judged.again).chain(excludes_again).min();
+        let unmarked = waits.as_ref().map(|_| at + Waits::LOOK);
+        self.again = said.chain(judged.again).chain(excludes_again).chain(unmarked).min();
         self.queue.forget(|object| !judged.objects.contains(object));
         self.won.retain(|object, _| judged.objects.contains(object));
         let nodes = [nodes.live.len(), nodes.unknown.len(), excluded.len()];
-        Summary { problems: judged.problems, in_use: judged.in_use, nodes }
+        Summary { problems: judged.problems, in_use: judged.in_use, nodes, waits }
     }
 
     /// Asks for what is announced. Returns what is wrong with what it follows from.
@@ -392,12 +400,6 @@ impl Core {
     }
 }
 
-/// Returns what an agent cannot follow by node and source, with what it says of it: `services: 403 Forbidden`.
-fn by_source((node, line): (String, String)) -> ((String, String), String) {
-    let source = line.split(':').next().unwrap_or_default().to_owned();
-    ((node, source), line)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,7 +487,7 @@ mod tests {
         let says = json!({"type": "Programmed", "status": programmed, "observedGeneration": 7});
         let status = json!({"conditions": [says]});
         let stored = StoredStatus { resource_version: "1".to_owned(), uid: "u".to_owned(), status };
-        let held = Held { claims_version: holds, complaints: Vec::new() };
+        let held = Held { claims_version: holds, ..Held::default() };
         let members = BTreeSet::from(["n1".to_owned()]);
         for _ in 0..3 {
             let known = Known {
@@ -570,8 +572,10 @@ mod tests {
         core.take_claims(ClaimNews::Listed(claims, 9));
         let nodes = |complaints: &[Complaint]| {
             let held = |node: u64| match node {
-                node if node == behind => Held { claims_version: 3, complaints: complaints.to_vec() },
-                _ => Held { claims_version: 9, complaints: Vec::new() },
+                node if node == behind => {
+                    Held { claims_version: 3, complaints: complaints.to_vec(), ..Held::default() }
+                }
+                _ => Held { claims_version: 9, ..Held::default() },
             };
             Nodes { live: (0..6).map(|node| (format!("n{node}"), held(node))).collect(), ..Nodes::default() }
         };
@@ -581,12 +585,35 @@ mod tests {
         behind.filter_map(|(_, text)| Some(text.rsplit("; ").next()?.to_owned())).collect()
     }
 
+    /// What could be followed meanwhile was old at once, and an Event.
+    #[test]
+    fn what_agents_could_not_follow_in_an_earlier_term_is_forgotten() {
+        let begun = Instant::now();
+        let later = begun + 10 * STALE;
+        let mut core = Core::new(Facts::default(), keys::Schedule::default(), begun);
+        let unknown = || {
+            let why = Unknown { why: "its report is of version 1".into(), lasts: true };
+            Nodes { unknown: BTreeMap::from([("n1".to_owned(), why)]), ..Nodes::default() }
+        };
+        let told = |core: &mut Core, at| {
+            let told =
+                notes_of(core, unknown(), at, at).into_iter().map(|(kind, text)| format!("{kind} {text}"));
+            told.filter(|text| text.contains("its agent cannot follow") || text.contains("its report"))
+                .count()
+        };
+        assert_eq!(told(&mut core, begun), 0);
+        core.lead(false);
+        core.lead(true);
+        assert_eq!(told(&mut core, later), 0);
+        assert_eq!(told(&mut core, later + STALE), 2);
+    }
+
     /// Otherwise all that nodes have reported since would be of before, once it leads.
     #[test]
     fn one_that_does_not_lead_notes_what_nodes_reported_when_a_backup_was_restored() {
         let mut core = Core::new(Facts::default(), keys::Schedule::default(), Instant::now());
         let nodes = |claims_version| {
-            let held = Held { claims_version, complaints: Vec::new() };
+            let held = Held { claims_version, ..Held::default() };
             Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() }
         };
         for version in [100, 80] {

@@ -2,17 +2,23 @@
 
 use super::lease::{Candidate, DURATION, MARGIN, PERIOD, Record, Step};
 use super::writes::short;
+use crate::status::cut;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, PostParams};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 /// Name of the Lease.
 pub(super) const NAME: &str = "vestibule-controller";
+/// The annotation of the Lease that says why not all Claims are written, and since when.
+pub(super) const UNMARKED: &str = "vestibule.dev/claims-incomplete";
+/// The most bytes of that.
+const UNMARKED_BYTES_MAX: usize = 1024;
 /// Time limit of one request: well below [`MARGIN`].
 pub(super) const REQUEST: Duration = MARGIN.saturating_sub(Duration::from_secs(1));
 
@@ -23,20 +29,23 @@ pub(super) struct Election {
     /// `acquireTime`, while this process holds the Lease.
     acquired: Option<MicroTime>,
     told: watch::Sender<Option<Instant>>,
+    /// Why not all Claims are written, and since when; empty: they are.
+    unmarked: watch::Receiver<String>,
     /// The last error, so that the same one is logged only once.
     trouble: Option<String>,
 }
 
 impl Election {
-    /// Also returns a receiver of the time until which this process leads; `None`: it does not lead.
+    /// `unmarked`: why not all Claims are written, for who reads the Lease; empty: they are. Also returns a receiver of the time until which this process leads; `None`: it does not lead.
     pub(super) fn new(
         client: Client,
         namespace: &str,
         identity: String,
+        unmarked: watch::Receiver<String>,
     ) -> (Self, watch::Receiver<Option<Instant>>) {
         let (told, leads) = watch::channel(None);
         let (api, candidate) = (Api::namespaced(client, namespace), Candidate::new(identity));
-        (Self { api, candidate, acquired: None, told, trouble: None }, leads)
+        (Self { api, candidate, acquired: None, told, unmarked, trouble: None }, leads)
     }
 
     /// Acquires or renews the Lease every [`PERIOD`] until `end`, then releases it.
@@ -135,6 +144,7 @@ impl Election {
                 namespace: self.api.namespace().map(str::to_owned),
                 resource_version: version,
                 labels: Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+                annotations: unmarked(&self.unmarked.borrow()),
                 ..ObjectMeta::default()
             },
             spec: Some(LeaseSpec {
@@ -147,6 +157,11 @@ impl Election {
             }),
         }
     }
+}
+
+/// Returns the annotations that say why not all Claims are written.
+pub(super) fn unmarked(why: &str) -> Option<BTreeMap<String, String>> {
+    (!why.is_empty()).then(|| [(UNMARKED.to_owned(), cut(why, UNMARKED_BYTES_MAX).to_owned())].into())
 }
 
 fn record(lease: &Lease) -> Record {

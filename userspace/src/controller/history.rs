@@ -82,7 +82,7 @@ mod tests {
 
     /// Which of nodes n0, n1 ... that report these versions are unknown.
     fn unknown(history: &mut History, versions: &[u64]) -> Vec<String> {
-        let held = |version: &u64| Held { claims_version: *version, complaints: Vec::new() };
+        let held = |version: &u64| Held { claims_version: *version, ..Held::default() };
         let live = (0..).zip(versions).map(|(node, version): (u32, _)| (format!("n{node}"), held(version)));
         let mut nodes = Nodes { live: live.collect(), ..Nodes::default() };
         history.judge(&mut nodes);

@@ -168,6 +168,20 @@ impl Evidence<'_> {
         about.iter().flat_map(|about| by_reason.iter().map(move |one| note(about, one))).collect()
     }
 
+    /// Returns the notes about what the mark of Claims waits for.
+    pub(super) fn unmarked(&self, why: &str) -> Vec<Note> {
+        let note = |regarding: Regarding| Note {
+            regarding,
+            is_warning: true,
+            reason: "ClaimsIncomplete",
+            text: format!(
+                "agents that start serve what they saved, and new and changed routes wait, until all Claims are written: {why}"
+            ),
+            ..Note::default()
+        };
+        self.of_all().into_iter().map(note).collect()
+    }
+
     /// Returns the note about a source that an agent cannot follow: `services: 403 Forbidden`.
     pub(super) fn stale_node(&self, node: &str, line: &str) -> Note {
         let text = format!(

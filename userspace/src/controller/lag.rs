@@ -67,7 +67,7 @@ mod tests {
 
     /// Nodes n0, n1 ... that hold these versions.
     fn nodes(versions: &[u64]) -> Nodes {
-        let held = |version: &u64| Held { claims_version: *version, complaints: Vec::new() };
+        let held = |version: &u64| Held { claims_version: *version, ..Held::default() };
         let live = (0..).zip(versions).map(|(node, version): (u32, _)| (format!("n{node}"), held(version)));
         Nodes { live: live.collect(), ..Nodes::default() }
     }

@@ -128,6 +128,15 @@ impl Liveness {
         agents.filter(|(_, life, _)| *life != Life::Dead)
     }
 
+    /// Nodes whose Lease has ended or was given back within this time, with it.
+    pub(super) fn ended_within(&self, most: Duration) -> impl Iterator<Item = (&str, &AgentLease)> {
+        let ended = self
+            .seen
+            .iter()
+            .filter(move |(_, seen)| seen.life == Life::Dead && self.watched - seen.changed < most);
+        ended.map(|(node, seen)| (node.as_str(), &seen.lease))
+    }
+
     /// Whether the node's agent has been silent, or without a Lease, for at least this long.
     pub(super) fn is_silent_for(&self, node: &str, least: Duration) -> bool {
         self.seen.get(node).map_or(self.watched, |seen| self.watched - seen.changed) >= least

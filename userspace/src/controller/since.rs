@@ -37,6 +37,12 @@ impl<K: Ord + Clone> Since<K> {
     }
 }
 
+/// Returns what an agent cannot follow by node and source, with what it says of it: `services: 403 Forbidden`.
+pub(super) fn by_source((node, line): (String, String)) -> ((String, String), String) {
+    let source = line.split(':').next().unwrap_or_default().to_owned();
+    ((node, source), line)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -122,7 +122,9 @@ impl Standings {
         let all = nodes.count();
         let is_enough = match &found {
             Progress::Missing(missing) => {
-                missing.count < all && missing.count <= (all / NODES_PER_STRAGGLER).max(1)
+                !missing.is_whole
+                    && missing.count < all
+                    && missing.count <= (all / NODES_PER_STRAGGLER).max(1)
             }
             found => *found == Progress::Everywhere,
         };
@@ -194,6 +196,7 @@ mod tests {
     use super::*;
     use crate::model::{Kind, ObjectName};
     use crate::status::{Complaint, Held, Nodes, key};
+    use std::sync::Arc;
 
     fn gateway() -> ObjectRef {
         ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "g") }
@@ -201,7 +204,7 @@ mod tests {
 
     /// Nodes, some of which are behind.
     fn nodes(all: usize, behind: usize) -> Nodes {
-        let held = |node| Held { claims_version: if node < behind { 1 } else { 9 }, complaints: Vec::new() };
+        let held = |node| Held { claims_version: if node < behind { 1 } else { 9 }, ..Held::default() };
         Nodes { live: (0..all).map(|node| (format!("n{node}"), held(node))).collect(), ..Nodes::default() }
     }
 
@@ -407,6 +410,26 @@ mod tests {
                 assert_eq!(missing.named[0], ("n0".to_owned(), why));
             }
         }
+    }
+
+    /// The two others of three hold it, and have no pod to lead to.
+    #[test]
+    fn what_the_only_nodes_with_a_pod_cannot_reach_is_not_programmed_after_ten_seconds() {
+        let nodes = complaining(3, 1, Some(&gateway()));
+        let (mut standings, begun) = (Standings::new(), Instant::now());
+        let mut at = |second, pods: &[&str], was| {
+            let pods = pods.iter().map(|node| Arc::from(*node)).collect();
+            let counted = nodes.counted().led_by(HashMap::from_iter([(gateway(), pods)]));
+            standings.begin();
+            standings.progress(&gateway(), Some(9), was, &counted, begun + Duration::from_secs(second))
+        };
+        assert_eq!(at(0, &["n0", "n1"], true), Progress::Enough);
+        assert_eq!(at(60, &["n0", "n1"], true), Progress::Enough);
+        assert_eq!(at(70, &["n0"], true), Progress::Enough);
+        assert_eq!(at(79, &["n0"], true), Progress::Enough);
+        let Progress::Missing(missing) = at(80, &["n0"], true) else { panic!("it is programmed") };
+        assert_eq!(missing.named, [("n0".to_owned(), Some("its entry cannot be written".to_owned()))]);
+        assert!(!is_true(&at(81, &["n0"], false)) && is_true(&at(82, &["n1"], false)));
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) leads: bool,
     /// Number of waiting writes.
     pub(super) waiting: usize,
+    /// Why not all Claims are written, and since when, as text.
+    pub(super) unmarked: Option<String>,
 }
 
 /// Shared with the server of metrics and probes.
@@ -50,6 +52,7 @@ pub(super) struct Telemetry {
     in_use: Gauges,
     capacity: Gauges,
     nodes: Gauges,
+    unmarked: Gauge,
     compile_seconds: Histogram,
     ranges: Mutex<Vec<AddressRange>>,
     told: Mutex<Labels>,
@@ -71,6 +74,7 @@ impl Telemetry {
             stale: BTreeMap::new(),
             leads: false,
             waiting: 0,
+            unmarked: None,
         };
         let mut this = Self {
             state: Mutex::new(state),
@@ -82,6 +86,7 @@ impl Telemetry {
             in_use: Gauges::default(),
             capacity: Gauges::default(),
             nodes: Gauges::default(),
+            unmarked: Gauge::default(),
             compile_seconds: Histogram::new((0..15).map(|power| 0.000_2 * f64::from(1 << power))),
             ranges: Mutex::default(),
             told: Mutex::default(),
@@ -107,6 +112,8 @@ impl Telemetry {
         registry.register("addresses_capacity", "Addresses in the range", this.capacity.clone());
         let help = "Nodes with a live agent: whose report counts, is not known, or is a minute behind";
         registry.register("nodes", help, this.nodes.clone());
+        let help = "For how many seconds not all Claims have been written, so that agents that start serve what they saved; of the leader";
+        registry.register("claims_incomplete_seconds", help, this.unmarked.clone());
         let help = "From the objects to the status to be written";
         registry.register("compile_seconds", help, this.compile_seconds.clone());
         this.configure(ranges);
@@ -134,7 +141,8 @@ impl Telemetry {
             self.watch_errors.get_or_create(&[("source", source.clone())]).inc();
         }
         let (leads, was_ready) = (state.leads, state.was_ready || missing.is_empty());
-        *state = State { beat: Instant::now(), missing, was_ready, stale, leads, waiting };
+        let unmarked = state.unmarked.take();
+        *state = State { beat: Instant::now(), missing, was_ready, stale, leads, waiting, unmarked };
     }
 
     /// Records whether it leads. One that does not judges nothing: what it judged before would be reported for ever.
@@ -146,7 +154,17 @@ impl Telemetry {
             self.in_use.clear();
             self.nodes.clear();
         }
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).leads = leads;
+        self.unmarked.set(0);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.leads, state.unmarked) = (leads, None);
+    }
+
+    /// Records for how long not all Claims have been written, and what for and since when, as text; `None`: they are.
+    pub(super) fn lacks_mark(&self, waits: Option<(Duration, String)>) {
+        let seconds = waits.as_ref().map_or(0, |(lasts, _)| lasts.as_secs());
+        self.unmarked.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.unmarked = waits.map(|(_, text)| text);
     }
 
     /// Records of how many nodes conditions depend.
@@ -201,6 +219,7 @@ impl Asked for Telemetry {
         // Once it was ready it stays so: what it cannot read later is stale, which another replica would not change.
         let role = if state.leads { "leads" } else { "does not lead" };
         let mut remarks = vec![format!("{role}; writes that wait: {}", state.waiting)];
+        remarks.extend(state.unmarked.as_ref().map(|why| format!("not all Claims are written {why}")));
         remarks.extend(state.stale.iter().map(|(source, why)| format!("stale: {source}: {why}")));
         if state.was_ready {
             remarks.extend(state.missing.iter().cloned());
@@ -252,8 +271,14 @@ mod tests {
         );
         telemetry.wrote("Gateway", "written");
         telemetry.counts_nodes(3, 0, 1);
+        let waits = "since 2026-11-21T10:00:00Z: Claim x cannot be written: 403".to_owned();
+        telemetry.lacks_mark(Some((Duration::from_secs(70), waits.clone())));
+        telemetry.beats(vec![], [("gateways".to_owned(), "403".to_owned())].into(), 7);
+        let ready = telemetry.ready().text;
+        assert!(ready.contains(&format!("not all Claims are written {waits}")), "{ready}");
         let text = telemetry.metrics();
         for line in [
+            "vestibule_claims_incomplete_seconds 70",
             "vestibule_leader 1",
             "vestibule_status_writes_total{kind=\"Gateway\",outcome=\"written\"} 1",
             "vestibule_problems{kind=\"Gateway\"} 1",
@@ -273,7 +298,10 @@ mod tests {
         // Another one leads now. What it sees may be better, and alerts look at the worst value.
         telemetry.leads(false);
         let text = telemetry.metrics();
-        assert!(text.lines().any(|line| line == "vestibule_leader 0"), "{text}");
+        for line in ["vestibule_leader 0", "vestibule_claims_incomplete_seconds 0"] {
+            assert!(text.lines().any(|other| other == line), "{line} is missing in\n{text}");
+        }
+        assert!(!telemetry.ready().text.contains("not all Claims"));
         for metric in ["vestibule_problems{", "vestibule_addresses_in_use{", "vestibule_nodes{"] {
             assert!(!text.contains(metric), "{metric} in\n{text}");
         }

@@ -251,7 +251,15 @@ impl<'a> Ledger<'a> {
         if open.is_empty() {
             return;
         }
-        let Some(index) = self.choose(claimant, &open) else { return };
+        let Some(index) = self.choose(claimant, &open) else {
+            // Which families a pool lacks is said, and so has to be known of each of them.
+            for index in claimant.indices(&self.pools) {
+                for (is_v4, _) in &open {
+                    let _ = self.next(claimant, index, *is_v4);
+                }
+            }
+            return;
+        };
         for at in 0..claimant.slots.len() {
             let Some(is_v4) = claimant.slots[at].open() else { continue };
             if let Some(address) = self.next(claimant, index, is_v4) {

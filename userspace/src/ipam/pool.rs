@@ -41,6 +41,27 @@ struct Cursor {
     next: Option<IpAddr>,
 }
 
+/// Why an object that names no pool gets no address of one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotFor {
+    /// It gives addresses to those who name it.
+    Unasked,
+    /// It is for others.
+    Others,
+    /// MetalLB may run.
+    Closed,
+}
+
+impl NotFor {
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Unasked => "gives none unasked (spec.autoAssign)",
+            Self::Others => "does not admit it (spec.serviceAllocation)",
+            Self::Closed => "gives none while MetalLB may run",
+        }
+    }
+}
+
 impl<'a> Pools<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
         let policy = &cluster.policy;
@@ -143,6 +164,39 @@ impl<'a> Pools<'a> {
         let Pool { ranges, v4, v6, .. } = &self.pools[index];
         let cursor = if is_v4 { v4 } else { v6 };
         cursor.range >= ranges.len()
+    }
+
+    /// Returns why a pool gives nobody an address of a family that it has ranges of; `None`: it gives some.
+    pub(super) fn why_none(&self, index: PoolIndex, is_v4: bool) -> Option<&'static str> {
+        let Pool { spec, ranges, .. } = &self.pools[index];
+        let excluded = IpNet::aggregate(&self.cluster.policy.excluded);
+        let ranges = || ranges.iter().filter(|range| range.first.is_ipv4() == is_v4);
+        let gives = |excluded: &[IpNet]| ranges().any(|range| count(range, left_out(*spec), excluded) > 0);
+        match (gives(&excluded), gives(&[]), spec) {
+            (true, ..) => None,
+            (false, true, _) => Some("all of them are in ranges of nodes, pods or Services"),
+            (false, false, Some(_)) => Some("spec.avoidBuggyIPs leaves out all of them"),
+            (false, false, None) => Some("all of them look like the address of a network"),
+        }
+    }
+
+    /// Returns the pools with addresses of one of these families of which an object that names no pool gets none, each with the reason.
+    pub(super) fn not_for(
+        &self,
+        object: &ObjectName,
+        wish: &PoolWish,
+        families: &[bool],
+    ) -> Vec<(PoolIndex, NotFor)> {
+        let offers = |index: &PoolIndex| families.iter().any(|is_v4| self.offers(*index, *is_v4));
+        let why = |index: PoolIndex| {
+            let spec = self.pools[index].spec?;
+            match () {
+                () if !spec.is_automatic => Some(NotFor::Unasked),
+                () if !self.admits(index, object, wish) => Some(NotFor::Others),
+                () => self.is_closed(index).then_some(NotFor::Closed),
+            }
+        };
+        (0..self.pools.len()).filter(offers).filter_map(|index| Some((index, why(index)?))).collect()
     }
 
     /// Returns how many addresses of MetalLB's pools are assigned, and how many are free.

@@ -23,6 +23,8 @@ pub(super) struct Pace {
     pub begun: Instant,
     /// When the state of the last boot is to be used; `None`: this was tried.
     pub hopeless: Option<Instant>,
+    /// When to look again whether maps serve on that nobody writes.
+    pub kept_due: Instant,
     turned: Instant,
     /// There was a turn since memory was last returned.
     is_full: bool,
@@ -40,6 +42,7 @@ impl Pace {
             due: now,
             begun: now,
             hopeless: Some(now + PATIENCE),
+            kept_due: now,
             turned: now,
             is_full: false,
         }

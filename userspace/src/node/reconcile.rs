@@ -190,6 +190,7 @@ impl Node {
             self.order(Instant::now());
         }
         self.use_saved();
+        self.tell_kept();
         self.take_over()?;
         self.confirm_saved();
         self.saving.save_some_time();
@@ -388,7 +389,7 @@ async fn failing(prober: &mut Option<Prober>) -> BTreeSet<SocketAddr> {
 }
 
 fn known<'a>(sources: &'a Sources, state: &'a Option<State>, orders: &'a Orders) -> Known<'a> {
-    Known { sources, state: state.as_ref(), orders }
+    Known { sources, state: state.as_ref(), orders, kept: None }
 }
 
 /// Converts to milliseconds, rounded to a tenth.

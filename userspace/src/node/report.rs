@@ -650,6 +650,7 @@ mod tests {
                 claims_version: u64::MAX,
                 config: "f".repeat(64),
                 unwritten: unwritten.repeat(1000),
+                saved: unwritten.repeat(1000),
             };
             let mut lease = lease(None, &identity, &report, Timestamp::now());
             lease.metadata.owner_references = owner(&longest, Some("u".repeat(36))).map(|owner| vec![owner]);

@@ -41,6 +41,8 @@ pub(super) struct State {
     pub problems: Vec<Problem>,
     /// What of these Claims is not in it, each with its object.
     pub left_out: Arc<[Problem]>,
+    /// What it is, if it is of no Claims that are known, for those who read reports; `None`: it is compiled.
+    pub saved: Option<Arc<str>>,
 }
 
 impl State {
@@ -51,12 +53,14 @@ impl State {
             claims_version,
             problems: compiler.problems().to_vec(),
             left_out: Arc::clone(compiler.left_out()),
+            saved: None,
         }
     }
 
-    /// A state of any origin: nothing is reported about Claims.
-    pub(super) fn plain(desired: Desired) -> Self {
-        Self { desired: Arc::new(desired), claims_version: 0, problems: Vec::new(), left_out: Arc::default() }
+    /// A state that was saved, of which this is reported: what of Claims is in it is not known.
+    pub(super) fn saved(desired: Desired, what: Arc<str>) -> Self {
+        let (desired, saved) = (Arc::new(desired), Some(what));
+        Self { desired, claims_version: 0, problems: Vec::new(), left_out: Arc::default(), saved }
     }
 
     /// Updates the state after single entries changed.
@@ -461,7 +465,7 @@ mod tests {
         };
         let routes = vec![Arc::new(route("a", &[true, false, true])), Arc::new(route("b", &[false]))];
         let routes = routes.into_iter().collect();
-        let state = State::plain(Desired { routes, ..Desired::default() });
+        let state = State::saved(Desired { routes, ..Desired::default() }, "it".into());
         assert_eq!(state.failing_by_route(), [("a".to_owned(), 2)].into());
     }
 }

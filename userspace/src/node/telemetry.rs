@@ -32,6 +32,9 @@ const EXCEPTIONS_MAX: usize = 20;
 /// What is stale where the NodeState cannot be written: what others know of this node.
 pub(crate) const NODE_STATE: &str = "nodestate";
 
+/// Why a node serves what it saved.
+const UNREAD: &str = "all Claims have not been read yet, and what is new or changed waits";
+
 /// Reports to the API server, probes and scrapers.
 pub(super) struct Telemetry {
     told: Arc<Told>,
@@ -40,7 +43,7 @@ pub(super) struct Telemetry {
     gauges: Gauges,
     /// The API server's client, and the identity for the reports.
     api: Option<(Client, Identity)>,
-    /// Reports to the API server. Starts with the first complete state.
+    /// Reports to the API server. Starts with the first complete state, or once a saved one is served.
     reporter: Option<Reporter>,
     /// The port of `/metrics` (0: none), for whom it is, and the task that serves it or waits until it is free.
     port: (u16, Access, JoinSet<()>),
@@ -61,6 +64,15 @@ pub(super) struct Known<'a> {
     pub sources: &'a Sources,
     pub state: Option<&'a State>,
     pub orders: &'a Orders,
+    /// What the maps hold, which nobody writes; `None`: this process does.
+    pub kept: Option<&'a str>,
+}
+
+impl<'a> Known<'a> {
+    /// Returns what the node serves though no Claims are known.
+    fn saved(&self) -> Option<&'a str> {
+        self.kept.or_else(|| self.state?.saved.as_deref())
+    }
 }
 
 impl Telemetry {
@@ -224,18 +236,33 @@ impl Telemetry {
             view.trouble = orders.trouble().cloned();
             view.exceptions = unheld;
         });
+        self.tell_cluster(known);
+    }
+
+    fn tell_cluster(&mut self, known: Known<'_>) {
+        self.view(|view| view.saved = known.saved().map(str::to_owned));
         let Some((client, identity)) = &self.api else { return };
-        if !sources.is_complete() && self.reporter.is_none() {
+        if !known.sources.is_complete() && self.reporter.is_none() && known.saved().is_none() {
             return;
         }
         let Some((report, said)) = report(known, identity) else { return };
         self.reporter.get_or_insert_with(|| Reporter::start(client, identity)).tell(report, said);
     }
+
+    /// Reports that maps serve on which nobody writes, and what they hold; `None`: another process writes them, and reports.
+    pub(super) fn tell_kept(&mut self, sources: &Sources, orders: &Orders, kept: Option<&str>) {
+        if kept.is_none() {
+            self.reporter = None;
+            self.view(|view| view.saved = None);
+            return;
+        }
+        self.tell_cluster(Known { sources, state: None, orders, kept });
+    }
 }
 
 /// Returns the number of problems by kind of object.
 pub(super) fn counts(known: Known<'_>) -> BTreeMap<String, i64> {
-    let Known { sources, state, orders } = known;
+    let Known { sources, state, orders, .. } = known;
     let failed = failed(orders);
     let unheld = orders.exceptions().map(|exception| &exception.problem);
     let taken = left_out(orders).filter(|problem| !lacks_room(problem));
@@ -245,20 +272,23 @@ pub(super) fn counts(known: Known<'_>) -> BTreeMap<String, i64> {
 
 /// Returns what is reported of the state in effect to the API server; `None`: there is no cluster.
 pub(super) fn report(known: Known<'_>, identity: &Identity) -> Option<(LeaseReport, NodeStateSpec)> {
-    let Known { sources, state, orders } = known;
+    let Known { sources, state, orders, .. } = known;
     let failing = sources.failing()?;
     let failed = failed(orders);
+    let saved =
+        known.saved().map(|saved| Problem::error("", format!("it serves {saved}: {UNREAD}"), HELD_BACK));
     // The controller itself detects problems of objects, but not those of the file.
     let of_file = state.into_iter().flat_map(|state| &state.problems);
     let of_file = of_file.filter(|problem| problem.object.is_none());
     let own: Vec<&Problem> =
-        sources.problems().chain(orders.problems()).chain(&failed).chain(of_file).collect();
+        sources.problems().chain(orders.problems()).chain(&failed).chain(&saved).chain(of_file).collect();
     let exceptions = exceptions(sources, orders);
     let left_out = left_out_objects(orders, &exceptions);
     let stale = lines(&sources.stale());
     let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
     let config = sources.chart_hash().to_owned();
-    let report = LeaseReport { claims_version, config, ..LeaseReport::default() };
+    let saved = known.saved().unwrap_or_default().to_owned();
+    let report = LeaseReport { claims_version, config, saved, ..LeaseReport::default() };
     let saying = Saying {
         identity,
         stale,

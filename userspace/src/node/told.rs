@@ -24,6 +24,8 @@ pub(super) struct View {
     pub stale: Vec<String>,
     /// What it should hold and does not, and why.
     pub exceptions: Vec<String>,
+    /// What it serves though no Claims are known.
+    pub saved: Option<String>,
     /// When the loop last ran.
     pub turned: Instant,
 }
@@ -44,6 +46,7 @@ impl Told {
             trouble: None,
             stale: Vec::new(),
             exceptions: Vec::new(),
+            saved: None,
             turned: Instant::now(),
         };
         Self { view: Mutex::new(view), registry, served }
@@ -72,7 +75,8 @@ fn ready(view: &View) -> Answer {
     // No reason against it: all nodes would be unready together, and each of them serves.
     let stale = view.stale.iter().map(|stale| format!("stale: {stale}; the last state serves on"));
     let exceptions = view.exceptions.iter().map(|what| format!("not held: {what}"));
-    Answer::of(&against, &stale.chain(exceptions).collect::<Vec<_>>())
+    let saved = view.saved.iter().map(|what| format!("serves: {what}"));
+    Answer::of(&against, &saved.chain(stale).chain(exceptions).collect::<Vec<_>>())
 }
 
 fn live(view: &View, now: Instant) -> Answer {

@@ -5,6 +5,8 @@ use super::progress::{Complaint, Held, Missing, NAMED, Nodes, Progress, key};
 use crate::model::ObjectRef;
 use foldhash::{HashMap, HashMapExt};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// What nodes report, sorted.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub struct Counted<'n> {
     first: Vec<Vec<usize>>,
     /// What nodes report of each object, in the order of nodes.
     of_object: HashMap<Cow<'n, str>, Vec<OfObject<'n>>>,
+    /// The only nodes that lead clients of these objects to a backend, if they can.
+    leading: HashMap<ObjectRef, BTreeSet<Arc<str>>>,
 }
 
 #[derive(Debug)]
@@ -67,6 +71,7 @@ impl Nodes {
             holds: Vec::new(),
             first: Vec::new(),
             of_object: HashMap::new(),
+            leading: HashMap::new(),
         };
         for (name, held) in &self.live {
             this.add(name, held, &object_of);
@@ -111,6 +116,27 @@ impl<'n> Counted<'n> {
         self.live.push(Live { name, holds, of_itself });
     }
 
+    /// Sets which nodes alone lead clients of an object to a backend: where none of them can, nobody is served, however many hold it.
+    pub fn led_by(self, leading: HashMap<ObjectRef, BTreeSet<Arc<str>>>) -> Self {
+        Self { leading, ..self }
+    }
+
+    /// Whether any node reports anything of any object.
+    pub fn has_reports(&self) -> bool {
+        !self.of_object.is_empty()
+    }
+
+    /// Returns the nodes that alone lead clients of an object to a backend, if each of them reports that it cannot.
+    fn led_by_none(&self, object: &ObjectRef, said: &[OfObject<'n>]) -> Option<Missing> {
+        let leading = self.leading.get(object).filter(|leading| !leading.is_empty())?;
+        let excepted = said.iter().filter(|one| one.said.missing.is_some());
+        let excepted = excepted.map(|one| (self.live[one.node].name, self.why(one.node, said)));
+        let all: Vec<_> = excepted.filter(|(node, _)| leading.contains(*node)).collect();
+        let count = Some(all.len()).filter(|count| *count == leading.len())?;
+        let named = all.into_iter().take(NAMED).map(|(node, why)| (node.to_owned(), why.map(str::to_owned)));
+        Some(Missing { named: named.collect(), count, is_whole: true })
+    }
+
     /// The number of nodes that should hold each object.
     pub fn count(&self) -> usize {
         self.live.len() + self.nodes.unknown.len()
@@ -133,6 +159,9 @@ impl<'n> Counted<'n> {
             true => &[],
             false => self.of_object.get(key(object).as_str()).map_or(&[], Vec::as_slice),
         };
+        if let Some(missing) = self.led_by_none(object, said) {
+            return Progress::Missing(missing);
+        }
         let behind = self.holds.partition_point(|holds| holds.is_none_or(|holds| holds < version));
         let holds_all = |node: usize| self.live[node].holds.is_some_and(|holds| holds >= version);
         let excepted = |one: &&OfObject<'_>| one.said.missing.is_some() && holds_all(one.node);
@@ -152,7 +181,7 @@ impl<'n> Counted<'n> {
         let unknown = self.nodes.unknown.iter().map(|(node, unknown)| (node.as_str(), Some(&*unknown.why)));
         let named = live.chain(unknown).take(NAMED);
         let named = named.map(|(node, why)| (node.to_owned(), why.map(str::to_owned))).collect();
-        Progress::Missing(Missing { named, count })
+        Progress::Missing(Missing { named, count, is_whole: false })
     }
 
     /// Returns why a node does not hold an object of which this is said.
@@ -198,7 +227,11 @@ pub(super) mod tests {
 
     fn nodes(all: usize, complaints: impl Fn(usize) -> Vec<Complaint>) -> Nodes {
         let live = (0..all).map(|node| {
-            let held = Held { claims_version: 10 + node as u64 % 7, complaints: complaints(node) };
+            let held = Held {
+                claims_version: 10 + node as u64 % 7,
+                complaints: complaints(node),
+                ..Held::default()
+            };
             (format!("n{node:03}"), held)
         });
         Nodes { live: live.collect(), ..Nodes::default() }
@@ -232,6 +265,29 @@ pub(super) mod tests {
         }
     }
 
+    /// All others hold it, and lead nobody: with `externalTrafficPolicy: Local` only nodes with a pod do.
+    #[test]
+    fn an_object_that_none_of_its_nodes_leads_anywhere_is_missing_however_many_hold_it() {
+        let said = |excepted: &'static [usize], leading: &[&str]| {
+            let nodes = nodes(100, |node| {
+                let is_one = excepted.contains(&node);
+                is_one.then(|| complaint(Some(7), true, "its pod is out of reach")).into_iter().collect()
+            });
+            let leading = leading.iter().map(|node| Arc::from(*node)).collect();
+            let counted = nodes.counted().led_by(HashMap::from_iter([(object(7), leading)]));
+            match counted.progress(&object(7), 9) {
+                Progress::Missing(missing) => Some((missing.is_whole, missing.named)),
+                _ => None,
+            }
+        };
+        let named = |node: &str| (node.to_owned(), Some("its pod is out of reach".to_owned()));
+        assert_eq!(said(&[3], &["n003"]), Some((true, vec![named("n003")])));
+        assert_eq!(said(&[3, 5], &["n003", "n005"]), Some((true, vec![named("n003"), named("n005")])));
+        assert_eq!(said(&[3], &["n003", "n005"]), Some((false, vec![named("n003")])), "the other one does");
+        assert_eq!(said(&[3], &[]), Some((false, vec![named("n003")])), "it has no pod");
+        assert_eq!(said(&[], &["n003"]), None);
+    }
+
     fn complaints() -> impl Strategy<Value = Vec<Complaint>> {
         let one = (prop::option::weighted(0.8, 0..4_usize), any::<bool>(), "[a-c]");
         let one = one.prop_map(|(object, missing, text)| complaint(object, missing, &text));
@@ -240,14 +296,18 @@ pub(super) mod tests {
 
     fn reports() -> impl Strategy<Value = Nodes> {
         let held = (0..4_u64, complaints());
-        let held = held.prop_map(|(claims_version, complaints)| Held { claims_version, complaints });
+        let held = held.prop_map(|(claims_version, complaints)| Held {
+            claims_version,
+            complaints,
+            ..Held::default()
+        });
         let live = prop::collection::btree_map("[a-z]{1,2}", held, 0..24);
         let unknown = prop::collection::btree_map("[A-Z]{1,2}", Just("it is silent".into()), 0..4);
         (live, unknown, prop::bool::weighted(0.1)).prop_map(|(live, unknown, are_unlisted)| Nodes {
             live,
             unknown,
             are_unlisted,
-            members: std::collections::BTreeSet::new(),
+            ..Nodes::default()
         })
     }
 
@@ -258,7 +318,7 @@ pub(super) mod tests {
         ) {
             let all: Vec<_> = nodes.missing(key(&object(number)), version).collect();
             let named = all.iter().take(NAMED).map(|(node, why)| ((*node).to_owned(), why.map(str::to_owned)));
-            let missing = Missing { named: named.collect(), count: all.len() };
+            let missing = Missing { named: named.collect(), count: all.len(), is_whole: false };
             let asked_one_by_one = match () {
                 () if nodes.are_unlisted => Progress::Unknown,
                 () if nodes.live.is_empty() && nodes.unknown.is_empty() => Progress::NoAgents,

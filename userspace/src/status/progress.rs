@@ -34,6 +34,8 @@ pub struct Nodes {
     pub unknown: BTreeMap<String, Unknown>,
     /// Nodes whose agent has a Lease, whether or not it has ended.
     pub members: BTreeSet<String>,
+    /// Those of them whose agent ended lately, or is not there, and reported last, as far as that can be read, that the node serves Claims.
+    pub silent: BTreeSet<String>,
     /// Leases cannot be listed: of no node is it known whether its agent is alive.
     pub are_unlisted: bool,
 }
@@ -58,6 +60,8 @@ impl From<&'static str> for Unknown {
 pub struct Held {
     /// Every Claim up to this version; 0: none is known.
     pub claims_version: u64,
+    /// What it serves though no Claim is known to it, such as a state that it saved; `None`: nothing.
+    pub saved: Option<String>,
     /// What the node could not do, or does not hold although it should.
     pub complaints: Vec<Complaint>,
 }
@@ -112,12 +116,14 @@ pub struct Missing {
     pub named: Vec<(String, Option<String>)>,
     /// How many there are.
     pub count: usize,
+    /// Whether these are all that could lead anybody anywhere: clients are served by none.
+    pub is_whole: bool,
 }
 
 impl From<Vec<(String, Option<String>)>> for Missing {
     fn from(all: Vec<(String, Option<String>)>) -> Self {
         let count = all.len();
-        Self { named: all.into_iter().take(NAMED).collect(), count }
+        Self { named: all.into_iter().take(NAMED).collect(), count, is_whole: false }
     }
 }
 
@@ -141,12 +147,27 @@ impl Nodes {
         self.are_unlisted || !self.unknown.is_empty()
     }
 
-    /// Whether any node may hold Claims, or serve what it held when its agent was alive last.
-    pub fn may_hold(&self) -> bool {
-        let is_silent = |node: &String| !self.live.contains_key(node);
-        self.knows_less()
-            || self.live.values().any(|held| held.claims_version > 0)
-            || self.members.iter().any(is_silent)
+    /// Returns which node may hold Claims, or serve what it held before, and why that is thought; `None`: none does.
+    pub fn may_hold(&self) -> Option<String> {
+        if self.are_unlisted {
+            return Some("any node may hold it, for the agents' Leases cannot be listed".to_owned());
+        }
+        if let Some((node, unknown)) = self.unknown.first_key_value() {
+            return Some(format!("node {node} may hold it: {}", unknown.why));
+        }
+        let holds = self.live.iter().find(|(_, held)| held.claims_version > 0);
+        if let Some((node, held)) = holds {
+            let version = held.claims_version;
+            return Some(format!("node {node} holds Claims up to version {version}, and maybe it"));
+        }
+        let serves = self.live.iter().find_map(|(node, held)| Some((node, held.saved.as_ref()?)));
+        if let Some((node, saved)) = serves {
+            return Some(format!("node {node} serves {saved}, and maybe it"));
+        }
+        let node = self.silent.first()?;
+        Some(format!(
+            "node {node} may hold it, which served Claims when its agent was alive last; start its agent, or delete its Lease"
+        ))
     }
 
     /// Returns the nodes that do not hold an object, named as in NodeStates, whose Claims are those up to `version`; each with the reason
@@ -249,21 +270,28 @@ mod tests {
     #[test]
     fn nodes_may_hold_claims_unless_all_say_that_they_hold_none() {
         let nodes = |version: Option<u64>, members: &[&str]| {
-            let held = version.map(|claims_version| Held { claims_version, complaints: Vec::new() });
+            let held = version.map(|claims_version| Held { claims_version, ..Held::default() });
             Nodes {
                 live: held.into_iter().map(|held| ("n1".to_owned(), held)).collect(),
                 members: members.iter().map(|name| (*name).to_owned()).collect(),
                 ..Nodes::default()
             }
         };
-        assert!(!nodes(None, &[]).may_hold() && !nodes(Some(0), &["n1"]).may_hold());
-        assert!(nodes(Some(1), &["n1"]).may_hold());
-        assert!(
-            nodes(Some(0), &["n1", "n2"]).may_hold(),
-            "the other one's agent is dead, and its maps are not"
-        );
-        assert!(Nodes { are_unlisted: true, ..nodes(None, &[]) }.may_hold());
+        assert_eq!((nodes(None, &[]).may_hold(), nodes(Some(0), &["n1"]).may_hold()), (None, None));
+        // Its agent is dead, and said that it holds nothing.
+        assert_eq!(nodes(Some(0), &["n1", "n2"]).may_hold(), None);
+        let why = |nodes: Nodes, what: &str| {
+            let why = nodes.may_hold().unwrap();
+            assert!(why.contains(what), "{why}");
+        };
+        why(nodes(Some(1), &["n1"]), "node n1 holds Claims up to version 1");
+        let silent = BTreeSet::from(["n2".to_owned()]);
+        why(Nodes { silent, ..nodes(Some(0), &["n1", "n2"]) }, "node n2 may hold it, which served Claims");
+        why(Nodes { are_unlisted: true, ..nodes(None, &[]) }, "Leases cannot be listed");
         let unknown = BTreeMap::from([("n3".to_owned(), "it is of another version".into())]);
-        assert!(Nodes { unknown, ..nodes(Some(0), &["n1"]) }.may_hold());
+        why(Nodes { unknown, ..nodes(Some(0), &["n1"]) }, "node n3 may hold it: it is of another version");
+        let saved = Some("a saved state of 2026-11-21T10:00:00Z".to_owned());
+        let live = BTreeMap::from([("n4".to_owned(), Held { saved, ..Held::default() })]);
+        why(Nodes { live, ..Nodes::default() }, "node n4 serves a saved state of 2026-11-21T10:00:00Z, ");
     }
 }

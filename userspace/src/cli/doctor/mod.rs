@@ -90,7 +90,7 @@ fn of_node(pins: &Pins) -> Result<Vec<Finding>> {
     findings.extend(host::capabilities());
     findings.extend(pinned(pins));
     findings.extend(sources::look());
-    findings.extend(leader::look());
+    findings.extend(leader::look().into_iter().flatten());
     findings.extend(cluster::elsewhere());
     let linked: BTreeSet<u32> = pins.linked_devices().unwrap_or_default().into_iter().collect();
     findings.extend(forwarding(&node));

@@ -18,6 +18,16 @@ pub(super) fn look() -> Vec<Finding> {
 }
 
 fn findings(text: &str) -> Vec<Finding> {
+    let saved = text.lines().filter_map(|line| line.strip_prefix("serves: "));
+    let saved = saved.map(|what| {
+        let remedy = "what is new or changed waits until the agent has read all Claims: see whether it may list and watch them, and what \
+                      the finding `controller` says";
+        finding(Verdict::Note, "claims", format!("the node serves {what}"), remedy)
+    });
+    saved.chain(of_sources(text)).collect()
+}
+
+fn of_sources(text: &str) -> Vec<Finding> {
     let stale: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("stale: ")).collect();
     if stale.is_empty() {
         return vec![finding(Verdict::Ok, "sources", "all that the agent reads is up to date", "")];
@@ -54,6 +64,9 @@ mod tests {
         let found = findings("ok\nstale: keys: 403 Forbidden; the last state serves on\n");
         assert!(found[0].remedy.contains("list and watch Secret vestibule-keys"), "{}", found[0].remedy);
         assert_eq!(findings("ok\n")[0].verdict, Verdict::Ok);
+        let found = findings("not ok\nnot synced\nserves: a saved state of unknown age\n");
+        assert_eq!((found[0].verdict, found[0].what.as_str()), (Verdict::Note, "claims"));
+        assert_eq!(found[0].found, "the node serves a saved state of unknown age");
         assert_eq!(findings("not ok\nnot synced\n").len(), 1);
     }
 }

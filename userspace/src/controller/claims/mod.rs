@@ -7,6 +7,8 @@
 mod awaited;
 /// Which one is written next.
 mod next;
+/// Why the mark is missing.
+mod waits;
 
 use super::claim_flights::{ClaimFlights, Failures};
 use super::claim_mark::ClaimMark;
@@ -20,6 +22,7 @@ use awaited::Awaited;
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
+pub(super) use waits::Waits;
 
 /// Whether agents serve what it asks for. Those of the release before cannot read the others, and may never report their versions.
 fn is_served(spec: &ClaimSpec) -> bool {
@@ -58,18 +61,20 @@ pub(super) struct Claims {
     served: Served,
 }
 
-/// Whether any node may serve what Claims said before, for all that is known.
+/// Why a node may serve what Claims said before, for all that is known; `None`: none does.
 #[derive(Debug)]
 struct Served {
     /// As nodes report.
-    on_nodes: bool,
-    /// As statuses say: an agent that starts while the mark is missing reports nothing, and serves what it had saved.
-    in_statuses: bool,
+    on_nodes: Option<String>,
+    /// As statuses say: an agent of the release before that starts while the mark is missing reports nothing, and serves what it had
+    /// saved.
+    in_statuses: Option<String>,
 }
 
 impl Default for Served {
     fn default() -> Self {
-        Self { on_nodes: true, in_statuses: true }
+        let unknown = || Some("it is not known yet what nodes hold".to_owned());
+        Self { on_nodes: unknown(), in_statuses: unknown() }
     }
 }
 
@@ -289,6 +294,7 @@ impl Claims {
         self.losses.clear();
         self.flights.forget();
         self.served = Served::default();
+        self.mark.rest();
     }
 
     /// Whether the mark is missing.
@@ -296,29 +302,46 @@ impl Claims {
         !self.mark.is_there()
     }
 
-    /// Notes whether any node may hold Claims, as nodes report.
-    pub(super) fn note_on_nodes(&mut self, may_hold: bool) {
-        self.served.on_nodes = may_hold;
+    /// Notes why a node may hold Claims, as nodes report; `None`: none does.
+    pub(super) fn note_on_nodes(&mut self, why: Option<String>) {
+        self.served.on_nodes = why;
     }
 
-    /// Notes whether any object is programmed, as statuses say.
-    pub(super) fn note_in_statuses(&mut self, is_any: bool) {
-        self.served.in_statuses = is_any;
+    /// Notes which object is programmed, as its status says; `None`: none is.
+    pub(super) fn note_in_statuses(&mut self, object: Option<&ObjectRef>) {
+        let why =
+            |object| format!("a node may hold it, for the status of {object} says that nodes hold that");
+        self.served.in_statuses = object.map(why);
     }
 
-    /// Whether the mark does not wait for this one: it is refused for what it says, others are written, and no node loses what it serves.
-    /// Where one may, as after all Claims were deleted, the mark would take from it what is refused. It waits for what is stored and cannot
-    /// be changed or deleted: another Claim may have been granted the same.
+    /// Whether the mark does not wait for this one: it is refused for what it says, or fails again and again as if it hung, others are
+    /// written, and no node loses what it serves. Where one may, as after all Claims were deleted, the mark would take from it what is
+    /// refused. It waits for what is stored and cannot be changed or deleted: another Claim may have been granted the same.
     fn is_left_out(&self, name: &str) -> bool {
-        let Served { on_nodes, in_statuses } = self.served;
-        if on_nodes || in_statuses || !self.flights.is_refused(name) {
-            return false;
-        }
-        let Some(stored) = &self.stored else { return false };
+        let Served { on_nodes, in_statuses } = &self.served;
+        on_nodes.is_none()
+            && in_statuses.is_none()
+            && self.flights.is_given_up(name)
+            && !self.is_stored(name)
+            && self.is_any_written()
+    }
+
+    /// Which status says that nodes hold something.
+    #[cfg(test)]
+    pub(super) fn in_statuses(&self) -> Option<&str> {
+        self.served.in_statuses.as_deref()
+    }
+
+    fn is_stored(&self, name: &str) -> bool {
+        self.stored.as_ref().is_some_and(|stored| stored.contains_key(name))
+    }
+
+    /// Whether any Claim says what it should.
+    fn is_any_written(&self) -> bool {
         let is_written = |(name, stored): (&String, &Stored)| {
             self.wanted.get(name).is_some_and(|(_, wanted)| stored.spec.is_same(wanted))
         };
-        !stored.contains_key(name) && stored.iter().any(is_written)
+        self.stored.iter().flatten().any(is_written)
     }
 
     /// Whether the API server keeps only a part of this one, and agents need no more of it.
@@ -686,13 +709,14 @@ mod tests {
     /// it, the mark waits.
     #[test]
     fn the_mark_does_not_wait_for_what_is_refused_before_any_node_holds_a_claim() {
-        let marked = |on_nodes, in_statuses, is_refusal, others: &[&str], tries: usize| {
+        let marked = |on_nodes: bool, in_statuses: bool, is_refusal, others: &[&str], tries: usize| {
             let mut scene = Scene::new();
             scene.list();
             let names = ["refused"].into_iter().chain(others.iter().copied());
             scene.claims.want(names.map(|name| claim(name, 443)).collect(), BTreeSet::new(), "t1");
-            scene.claims.note_on_nodes(on_nodes);
-            scene.claims.note_in_statuses(in_statuses);
+            let gateway = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "gw") };
+            scene.claims.note_on_nodes(on_nodes.then(|| "n1 holds it".to_owned()));
+            scene.claims.note_in_statuses(in_statuses.then_some(&gateway));
             let name = ClaimOrigin::of(&claim("refused", 443)).unwrap().object_name();
             let failure = Failure { why: "403".to_owned(), is_refusal };
             for _ in 0..tries {
@@ -712,7 +736,93 @@ mod tests {
         assert!(!marked(true, false, true, &["x", "y"], 4), "a node may serve it");
         assert!(!marked(false, true, true, &["x", "y"], 4), "a node that started since may serve it");
         assert!(!marked(false, false, false, &["x", "y"], 4), "it hangs, as all may soon");
+        assert!(marked(false, false, false, &["x", "y"], 5), "it hung for long enough, and others do not");
+        assert!(!marked(true, false, false, &["x", "y"], 9), "a node may serve it");
         assert!(!marked(false, false, true, &[], 4), "all are refused");
+        assert!(!marked(false, false, false, &[], 9), "all hang");
+    }
+
+    /// What waited for minutes or for ever looked like what takes a moment.
+    #[test]
+    fn why_the_mark_waits_is_said_with_the_first_claims_and_since_when() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.claims.waits(scene.now), None, "nothing is known");
+        scene.list();
+        let all = ["a", "b", "c", "d", "e", "x"].map(|name| claim(name, 443)).to_vec();
+        scene.claims.want(all.clone(), BTreeSet::new(), "t1");
+        let begun = scene.now;
+        let why = |scene: &mut Scene| {
+            let Waits { since, why, .. } = scene.claims.waits(scene.now).unwrap();
+            (since.duration_since(begun).as_secs(), why)
+        };
+        assert_eq!(why(&mut scene), (0, "6 Claims are not written yet".to_owned()));
+        scene.claims.note_on_nodes(Some("node n1 serves a saved state, and maybe it".to_owned()));
+        scene.claims.note_in_statuses(None);
+        let failure = Failure { why: "no quota".to_owned(), is_refusal: true };
+        for _ in 0..5 {
+            let (name, _) = scene.claims.next(scene.now).unwrap();
+            scene.claims.failed(&name, &failure, scene.now);
+        }
+        scene.send(true);
+        scene.now += FAILURE_WAIT;
+        let (since, said) = why(&mut scene);
+        let first = ClaimOrigin::of(&all[0]).unwrap().object_name();
+        assert_eq!(since, 0, "it waits since then");
+        assert!(
+            said.starts_with(&format!("Claim {first} of Service a/a cannot be written: no quota; ")),
+            "{said}"
+        );
+        assert!(said.ends_with("; and 2 more Claims"), "{said}");
+        assert_eq!(said.matches("cannot be written").count(), 3, "{said}");
+        // Refused twice, it would be left out, if no node served it.
+        for _ in 0..5 {
+            let (name, _) = scene.claims.next(scene.now).unwrap();
+            scene.claims.failed(&name, &failure, scene.now);
+        }
+        let (_, said) = why(&mut scene);
+        assert!(
+            said.contains("no quota, and it is waited for: node n1 serves a saved state, and maybe it;"),
+            "{said}"
+        );
+        scene.claims.note_on_nodes(None);
+        let mark = scene.claims.next(scene.now).unwrap();
+        assert_eq!(mark.0, SETTLED);
+        scene.claims.failed(SETTLED, &failure, scene.now);
+        let (_, said) = why(&mut scene);
+        assert!(
+            said.starts_with(&format!("Claim {SETTLED}, the last one, cannot be written: no quota")),
+            "{said}"
+        );
+        scene.now += FAILURE_WAIT_MAX;
+        scene.send(true);
+        assert_eq!(scene.claims.waits(scene.now), None, "it is there");
+        // Others delete Claims.
+        scene.claims.take(ClaimNews::Gone(SETTLED.to_owned()));
+        scene.send(true);
+        assert_eq!(why(&mut scene).1, "another client has just deleted Claims, and may go on");
+    }
+
+    /// One that cannot be changed holds it for as long.
+    #[test]
+    fn a_claim_that_is_stored_and_cannot_be_changed_is_named_while_the_mark_waits_for_it() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
+        scene.send(true);
+        scene.claims.take(ClaimNews::Gone(SETTLED.to_owned()));
+        scene.claims.want(vec![claim("y", 443)], BTreeSet::new(), "t2");
+        scene.claims.note_on_nodes(None);
+        scene.claims.note_in_statuses(None);
+        let failure = Failure { why: "no answer".to_owned(), is_refusal: false };
+        for _ in 0..6 {
+            let (name, _) = scene.claims.next(scene.now).unwrap();
+            scene.claims.failed(&name, &failure, scene.now);
+            scene.now += FAILURE_WAIT_MAX;
+        }
+        let Waits { why, .. } = scene.claims.waits(scene.now).unwrap();
+        let name = ClaimOrigin::of(&claim("x", 443)).unwrap().object_name();
+        let what = "which nobody asks for any more, cannot be deleted: no answer, and it is waited for: nodes would serve what it says";
+        assert!(why.starts_with(&format!("Claim {name}, {what}")), "{why}");
     }
 
     /// Nodes would serve it beside who was granted the same meanwhile.
@@ -735,8 +845,8 @@ mod tests {
         scene.claims.clear(true);
         scene.list();
         scene.claims.want(vec![claim("kept", 444)], BTreeSet::new(), "t2");
-        scene.claims.note_on_nodes(false);
-        scene.claims.note_in_statuses(false);
+        scene.claims.note_on_nodes(None);
+        scene.claims.note_in_statuses(None);
         scene.now += QUIET;
         refuse(&mut scene, &name("gone"));
         assert!(!scene.claims.is_left_out(&name("gone")), "it cannot be deleted");

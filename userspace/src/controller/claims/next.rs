@@ -146,9 +146,7 @@ impl Claims {
     /// Returns the write of the mark, if all others are written but those that wait for a kind that cannot be listed, and those that are
     /// refused before any node holds one: an agent that lists them now knows that.
     fn next_mark(&self, now: Instant, seen: &mut Seen) -> Option<(String, ClaimWrite)> {
-        let is_done =
-            |name: &String| self.held.contains(name) || self.is_as_it_can_be(name) || self.is_left_out(name);
-        if self.mark.is_there() || !self.due.iter().chain(&self.losses).all(is_done) {
+        if self.mark.is_there() || !self.due.iter().chain(&self.losses).all(|name| self.is_done(name)) {
             return None;
         }
         match (self.flights.when(SETTLED, now), self.mark.quiet_until(now)) {
@@ -157,6 +155,11 @@ impl Claims {
             (When::InFlight | When::Pruned, _) => {}
         }
         None
+    }
+
+    /// Whether the mark does not wait for this one, whatever it says.
+    pub(super) fn is_done(&self, name: &String) -> bool {
+        self.held.contains(name) || self.is_as_it_can_be(name) || self.is_left_out(name)
     }
 
     /// Returns the write that makes a Claim say what it should.

@@ -3,6 +3,8 @@
 
 /// Objects of the table of origins.
 mod origins;
+/// What statuses say that nodes hold.
+mod programmed;
 /// Services.
 mod services;
 /// What a judgement is based on.
@@ -159,6 +161,8 @@ impl Judge {
         self.health.begin();
         self.standings.begin();
         let nodes = view.nodes.counted_by(|name| own.object_of(name));
+        let leading = if nodes.has_reports() { services::leading(view.cluster) } else { HashMap::new() };
+        let nodes = nodes.led_by(leading);
         let (failing, out) = (own.failing(view.at), Judgement { happenings, ..Judgement::default() });
         let mut round = Round { judge: self, view, nodes: &nodes, claims: own, failing, out };
         round.classes(&verdicts);
@@ -170,11 +174,7 @@ impl Judge {
         round.routes(&verdicts);
         let mut out = round.out;
         if own.is_unmarked() {
-            let says = |object: &ObjectRef| {
-                let stored = (view.status)(object);
-                stored.is_some_and(|stored| status::is_programmed(&stored.status, object.kind, 0))
-            };
-            own.note_in_statuses(out.objects.iter().any(says));
+            own.note_in_statuses(programmed::first(view, &verdicts, &assignment).as_ref());
         }
         out.take(view.basis().l2_statuses(&assignment));
         self.last = verdicts;
@@ -415,6 +415,7 @@ mod tests {
         live: BTreeMap::new(),
         unknown: BTreeMap::new(),
         members: BTreeSet::new(),
+        silent: BTreeSet::new(),
         are_unlisted: false,
     };
     static NO_FAILING: Failing = Failing::new();
@@ -468,7 +469,7 @@ mod tests {
         let cluster = scene.cluster().clone();
         let mut claims = Claims::default();
         claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
-        let held = Held { claims_version: 0, complaints: Vec::new() };
+        let held = Held { claims_version: 0, ..Held::default() };
         let behind = Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() };
         let unlisted = Nodes { are_unlisted: true, ..Nodes::default() };
         let begun = Instant::now();
@@ -526,7 +527,7 @@ mod tests {
         let gateway = object(Kind::Gateway, "gw");
         Arc::make_mut(scene.cluster().gateways.get_mut(&gateway.name).unwrap()).meta.generation = 3;
         let cluster = scene.cluster().clone();
-        let held = Held { claims_version: 0, complaints: Vec::new() };
+        let held = Held { claims_version: 0, ..Held::default() };
         let behind = Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() };
         let unlisted = Nodes { are_unlisted: true, ..Nodes::default() };
         let begun = Instant::now();
@@ -602,7 +603,7 @@ mod tests {
                 text: "spec: is no such thing".to_owned(),
                 ..Complaint::default()
             };
-            let held = Held { claims_version: 9, complaints: vec![complaint] };
+            let held = Held { claims_version: 9, complaints: vec![complaint], ..Held::default() };
             let nodes = Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() };
             let status = |of: &ObjectRef| (*of == gateway).then_some(&stored);
             let mut this = Judge::new(Facts::default());

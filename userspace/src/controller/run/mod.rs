@@ -4,6 +4,8 @@
 mod turns;
 /// Sends requests.
 mod send;
+/// Says why not all Claims are written.
+mod unmarked;
 
 use super::agents::Agents;
 use super::announcement::watch::AnnouncementWatch;
@@ -39,6 +41,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
+use unmarked::Unmarked;
 
 /// Maximum time between two rounds of the loop.
 const TICK: Duration = Duration::from_secs(5);
@@ -63,7 +66,8 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         tokio::spawn(http_server::serve(port, access, admin::router(Arc::clone(&telemetry) as _)));
     }
     let identity = format!("{}_{}", options.pod, std::process::id());
-    let (election, leads) = Election::new(client.clone(), &options.namespace, identity);
+    let (unmarked, why) = Unmarked::new();
+    let (election, leads) = Election::new(client.clone(), &options.namespace, identity, why);
     let (stop, stopped) = oneshot::channel();
     let (configured, is_known) = watch::channel(files.is_known());
     let election = tokio::spawn(turns::campaign(election, stopped, is_known));
@@ -88,6 +92,7 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         metallb: (MetalLb::new(Instant::now()), Instant::now()),
         stale: Since::default(),
         telemetry,
+        unmarked,
     };
     loop {
         let wake = controller.act();
@@ -145,6 +150,7 @@ struct Controller {
     /// What besides objects cannot be followed.
     stale: Since<&'static str>,
     telemetry: Arc<Telemetry>,
+    unmarked: Unmarked,
 }
 
 impl Controller {
@@ -206,6 +212,7 @@ impl Controller {
     fn lead(&mut self, leads: bool, now: Instant) {
         self.was_leading = leads;
         self.telemetry.leads(leads);
+        self.unmarked.clear();
         self.core.lead(leads);
         // Until they are listed again, what the former leader wrote is not known.
         if leads {
@@ -295,7 +302,8 @@ impl Controller {
             },
             now: &now,
         };
-        let Summary { problems, in_use, nodes } = self.core.judge(known, begun);
+        let Summary { problems, in_use, nodes, waits } = self.core.judge(known, begun);
+        self.telemetry.lacks_mark(self.unmarked.note(waits, begun));
         let [counted, unknown, excluded] = nodes;
         self.telemetry.counts_nodes(counted, unknown, excluded);
         self.class_finalizers.want(store);

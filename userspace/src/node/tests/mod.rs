@@ -11,6 +11,8 @@ mod chart;
 mod cluster;
 /// What cannot be written or followed.
 mod stale;
+/// What is served though no Claims are known.
+mod kept;
 /// Answers of the outputs.
 mod outputs;
 /// What the node does not hold of its Claims.

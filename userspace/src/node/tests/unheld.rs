@@ -82,7 +82,8 @@ impl Agent {
 
     fn report(&self) -> (LeaseReport, NodeStateSpec) {
         let identity = Identity { node: "n".into(), pod: "p".into(), namespace: "s".into() };
-        let known = Known { sources: &self.sources, state: self.state.as_ref(), orders: &self.orders };
+        let known =
+            Known { sources: &self.sources, state: self.state.as_ref(), orders: &self.orders, kept: None };
         report(known, &identity).unwrap()
     }
 
@@ -188,7 +189,8 @@ async fn a_route_that_the_maps_have_no_room_for_is_not_held_until_they_have() {
     assert_eq!(agent.unheld(), (1, vec!["Service/ns/b".to_owned()]));
     let (_, problems) = agent.said();
     assert!(problems[0].message.contains("the maps are full"), "{problems:?}");
-    let known = Known { sources: &agent.sources, state: agent.state.as_ref(), orders: &agent.orders };
+    let known =
+        Known { sources: &agent.sources, state: agent.state.as_ref(), orders: &agent.orders, kept: None };
     assert_eq!(counts(known), [("Service".to_owned(), 1)].into(), "it is one problem");
     // Endpoints alone change nothing of it.
     cluster.put_endpoints("a", &[1]);
@@ -234,7 +236,8 @@ async fn a_claim_that_the_static_file_takes_from_is_not_held_until_the_file_give
         assert_eq!(agent.unheld(), (1, vec!["Service/ns/a".to_owned()]), "{said}");
         let (_, problems) = agent.said();
         assert!(problems[0].message.contains(said), "{said}: {problems:?}");
-        let known = Known { sources: &agent.sources, state: agent.state.as_ref(), orders: &agent.orders };
+        let known =
+            Known { sources: &agent.sources, state: agent.state.as_ref(), orders: &agent.orders, kept: None };
         assert_eq!(counts(known).get("Service"), Some(&1), "{said}");
         agent.folder.write(&[]);
         agent.sources.read_file().unwrap();

@@ -287,7 +287,7 @@ fn a_service_that_is_refused_loses_its_ingress() {
 #[test]
 fn progress_is_what_live_nodes_hold() {
     let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
-    let held = |claims_version| Held { claims_version, complaints: vec![] };
+    let held = |claims_version| Held { claims_version, ..Held::default() };
     let version = 10;
     let mut nodes = Nodes::default();
     assert_eq!(nodes.counted().progress(&object, version), Progress::NoAgents);
@@ -332,7 +332,7 @@ fn a_node_lacks_what_it_makes_an_exception_of() {
         ..Complaint::default()
     };
     let with = |complaints| {
-        let held = Held { claims_version: 10, complaints };
+        let held = Held { claims_version: 10, complaints, ..Held::default() };
         Nodes { live: [("a".to_owned(), held)].into(), ..Nodes::default() }
     };
     let lacks = Progress::Missing(vec![("a".to_owned(), Some("its element is gone".to_owned()))].into());

@@ -16,8 +16,12 @@ const CLAIMS_VERSION: &str = "vestibule.dev/claims-version";
 const CONFIG: &str = "vestibule.dev/config-sha256";
 /// Why the node's NodeState cannot be written. Missing while it can be, and in reports of former agents.
 const UNWRITTEN: &str = "vestibule.dev/node-state-unwritten";
-/// The most bytes of that.
+/// What the node serves though no Claim is known to it. Missing otherwise, and in reports of former agents; former controllers do not
+/// read it.
+const SAVED: &str = "vestibule.dev/serves-saved";
+/// The most bytes of either.
 const UNWRITTEN_BYTES_MAX: usize = 256;
+const SAVED_BYTES_MAX: usize = 128;
 
 /// The agent of this name was the node's last: its DaemonSet is gone, or does not select the node any more. Another agent of the node has
 /// another name, so that even one of a former release, which leaves this as it is, takes it back.
@@ -47,13 +51,14 @@ pub struct LeaseReport {
     pub config: String,
     /// Why its NodeState cannot be written, so that nobody can know what it does not hold; empty: it can be.
     pub unwritten: String,
+    /// What it serves though no Claim is known to it, such as `a saved state of 2026-11-21T10:00:00Z`; empty: nothing.
+    pub saved: String,
 }
 
 impl LeaseReport {
     /// Returns as much of a reason for [`LeaseReport::unwritten`] as a Lease has: more would differ from what is read of it.
     pub(crate) fn unwritten_reason(why: &str) -> String {
-        // In JSON, a control character would be six bytes.
-        why[..why.floor_char_boundary(UNWRITTEN_BYTES_MAX)].replace(char::is_control, " ")
+        some(why, UNWRITTEN_BYTES_MAX)
     }
 
     /// Writes it into a Lease's annotations.
@@ -62,9 +67,12 @@ impl LeaseReport {
         annotations.insert(key.to_owned(), version.to_owned());
         annotations.insert(CLAIMS_VERSION.to_owned(), self.claims_version.to_string());
         annotations.insert(CONFIG.to_owned(), self.config.clone());
-        match Self::unwritten_reason(&self.unwritten).as_str() {
-            "" => drop(annotations.remove(UNWRITTEN)),
-            why => drop(annotations.insert(UNWRITTEN.to_owned(), why.to_owned())),
+        let saved = some(&self.saved, SAVED_BYTES_MAX);
+        for (key, text) in [(UNWRITTEN, Self::unwritten_reason(&self.unwritten)), (SAVED, saved)] {
+            match text.as_str() {
+                "" => drop(annotations.remove(key)),
+                text => drop(annotations.insert(key.to_owned(), text.to_owned())),
+            }
         }
     }
 
@@ -80,8 +88,14 @@ impl LeaseReport {
         annotations.get(key).filter(|found| *found == version)?;
         let claims_version = annotations.get(CLAIMS_VERSION)?.parse().ok()?;
         let text = |key| annotations.get(key).cloned().unwrap_or_default();
-        Some(Self { claims_version, config: text(CONFIG), unwritten: text(UNWRITTEN) })
+        Some(Self { claims_version, config: text(CONFIG), unwritten: text(UNWRITTEN), saved: text(SAVED) })
     }
+}
+
+/// Returns as many bytes of a text.
+fn some(text: &str, most: usize) -> String {
+    // In JSON, a control character would be six bytes.
+    text[..text.floor_char_boundary(most)].replace(char::is_control, " ")
 }
 
 #[cfg(test)]
@@ -98,6 +112,9 @@ mod tests {
         let unwritten = LeaseReport { unwritten: "é".repeat(500), ..report.clone() };
         unwritten.write(&mut annotations);
         assert_eq!(LeaseReport::read(&annotations).unwrap().unwritten, "é".repeat(UNWRITTEN_BYTES_MAX / 2));
+        let saved = LeaseReport { saved: "a saved state".into(), claims_version: 0, ..report.clone() };
+        saved.write(&mut annotations);
+        assert_eq!(LeaseReport::read(&annotations), Some(saved));
         report.write(&mut annotations);
         assert_eq!(LeaseReport::read(&annotations), Some(report));
         for (key, value) in [(REPORT_VERSION.0, "3"), (CLAIMS_VERSION, "many"), (CLAIMS_VERSION, "-1")] {
