@@ -802,6 +802,29 @@ mod tests {
         assert_eq!(why(&mut scene).1, "another client has just deleted Claims, and may go on");
     }
 
+    /// Each other text would be another Event.
+    #[test]
+    fn an_event_says_after_a_minute_what_the_mark_waits_for_and_says_it_once() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        let begun = scene.now;
+        let event = |scene: &mut Scene, seconds| {
+            scene.now = begun + Duration::from_secs(seconds);
+            scene.claims.waits(scene.now).unwrap().event
+        };
+        assert_eq!((event(&mut scene, 0), event(&mut scene, 59)), (None, None));
+        let said = Some("1 Claim is not written yet".to_owned());
+        assert_eq!(event(&mut scene, 60), said);
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t2");
+        assert_eq!(event(&mut scene, 70), said);
+        // Another controller may have written it meanwhile.
+        scene.claims.clear(true);
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t3");
+        assert_eq!((event(&mut scene, 80), event(&mut scene, 140)), (None, said));
+    }
+
     /// One that cannot be changed holds it for as long.
     #[test]
     fn a_claim_that_is_stored_and_cannot_be_changed_is_named_while_the_mark_waits_for_it() {
