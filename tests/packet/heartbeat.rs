@@ -89,9 +89,20 @@ pub(crate) fn question_of(sender: u64, from: [u8; 6]) -> Vec<u8> {
     frame_to(GROUP, from, &body(&Heartbeat { sender, ..question() }))
 }
 
+/// The same of one that says what it is, by [`heartbeat::asker`].
+pub(crate) fn question_with(sender: u64, from: [u8; 6], asker: u64) -> Vec<u8> {
+    frame_to(GROUP, from, &body(&Heartbeat { sender, receiver: asker, ..question() }))
+}
+
 /// The frame of this node's answer to ours.
 pub(crate) fn answer_of(sender: u64, from: [u8; 6]) -> Vec<u8> {
-    frame_to(OWN, from, &body(&Heartbeat { kind: ANSWER, sender, receiver: OWN_ID, ..question() }))
+    answer_aged(sender, from, 0)
+}
+
+/// The same of one whose agent stamped so many milliseconds ago.
+pub(crate) fn answer_aged(sender: u64, from: [u8; 6], stamp_age_ms: u32) -> Vec<u8> {
+    let answer = Heartbeat { kind: ANSWER, sender, receiver: OWN_ID, stamp_age_ms, ..question() };
+    frame_to(OWN, from, &body(&answer))
 }
 
 /// Each kind of heartbeat without entries that is handed on to the agent.
@@ -121,7 +132,7 @@ fn frame_to(to: [u8; 6], from: [u8; 6], body: &[u8]) -> Vec<u8> {
 
 /// The other node's table.
 fn table() -> Vec<u8> {
-    let table = FAMILIES.map(|family| Bid { address: vip(family).into(), epoch: 7 });
+    let table = FAMILIES.map(|family| Bid { address: vip(family).into(), epoch: 7, link: PEER });
     frame(&bids(&Heartbeat { receiver: heartbeat::part(0, 1), ..question() }, &table, &KEYS[0]))
 }
 
@@ -176,9 +187,17 @@ fn a_question_is_answered_with_the_age_of_the_agents_stamp() {
 fn who_asks_or_answers_this_node_was_there() {
     tests::skip_without_root!();
     let [answer, anothers, resend, bids] = passed();
-    for (heartbeat, is_there) in
-        [(question(), true), (answer, true), (anothers, false), (resend, false), (bids, false)]
-    {
+    // One that says its link address, and one that may announce nothing here, and so takes nothing over.
+    let [candidate, observer] = [false, true].map(|is_observer| heartbeat::asker(PEER, is_observer));
+    for (heartbeat, is_there) in [
+        (question(), true),
+        (Heartbeat { receiver: candidate, ..question() }, true),
+        (Heartbeat { receiver: observer, ..question() }, false),
+        (answer, true),
+        (anothers, false),
+        (resend, false),
+        (bids, false),
+    ] {
         let mut programs = on_segment(segment());
         assert_eq!(heard(&programs), None);
         for _ in 0..2 {

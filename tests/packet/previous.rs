@@ -1,12 +1,13 @@
 //! Connections that may be open at the node that announced the address before: their segments, and ICMP errors about them, go on to it.
 
 use common::decide::cookie::LIFE_NS;
-use common::decide::previous::CLOSED_NS;
+use common::decide::previous::{CLOSED_HOPS, CLOSED_NS};
 use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE, OWNER_HERE, OWNER_ONLY};
 use common::maps::name;
-use common::maps::previous::{Peer, PeerKey, Previous};
+use common::maps::previous::{Peer, PeerKey, Previous, STAMP_MS, UNATTENDED_NS};
 use common::maps::segment::{HeardNs, PRESENT_NS, Segment as OnSegment};
 use common::reason::Reason;
+use common::wire::heartbeat;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, vip};
 use tests::compare::assert_bytes;
 use tests::icmp::{Icmp, quotation, time_exceeded, too_big, unreachable};
@@ -18,7 +19,8 @@ use tests::world::Device;
 use crate::check::{assert_dropped, reset_of};
 use crate::half_open::{TCP_PORT, half_open, knock, tcp};
 use crate::heartbeat::{
-    OWN, PEERS_ID, SECOND, answer_of, now_ns, on_segment, question_of, segment as own_segment,
+    OWN, PEERS_ID, SECOND, answer_aged, answer_of, now_ns, on_segment, question_of, question_with,
+    segment as own_segment,
 };
 use crate::icmp::error;
 use crate::neighbour::announce;
@@ -48,9 +50,23 @@ fn moves(programs: &mut Programs, age_ns: u64, heard_ns: HeardNs) {
     heard(programs, heard_ns);
 }
 
+/// The other node was last there at this time, with its agent.
 fn heard(programs: &mut Programs, heard_ns: HeardNs) {
     let key = PeerKey::new(PEERS_ID, programs.world.ifindex(Device::Client));
-    programs.insert(name::PEERS, key, Peer::new(heard_ns, BEFORE));
+    programs.insert(name::PEERS, key, Peer::new(heard_ns, true, BEFORE));
+}
+
+/// What the programs noted of the other node.
+fn noted(programs: &Programs) -> Peer {
+    let key = PeerKey::new(PEERS_ID, programs.world.ifindex(Device::Client));
+    programs.entry(name::PEERS, key).expect("it is known")
+}
+
+/// The same, as if it had been there just now all through the test.
+fn stays(programs: &mut Programs) {
+    let (key, peer) = (PeerKey::new(PEERS_ID, programs.world.ifindex(Device::Client)), noted(programs));
+    let heard_ns = Peer::new(always(), peer.is_attended(), BEFORE).heard_ns;
+    programs.insert(name::PEERS, key, Peer { heard_ns, ..peer });
 }
 
 /// A node that answers all through the test.
@@ -192,7 +208,15 @@ fn who_left_the_address_to_another_node_passes_on_for_a_while() {
     for family in FAMILIES {
         let stray = strays(family).remove(0);
         close(&mut programs, now_ns());
-        assert_passed(&programs.ingress(Device::Client, &stray.bytes()), &passed_on(&stray));
+        // It has few hops left: the node before may have left the address to the new owner, too.
+        for (hops, left) in
+            [(64, CLOSED_HOPS - 1), (CLOSED_HOPS, CLOSED_HOPS - 1), (CLOSED_HOPS - 1, CLOSED_HOPS - 2)]
+        {
+            let expected = stray.clone().ethernet(BEFORE, OWN).hop_limit(left).bytes();
+            let frame = stray.clone().hop_limit(hops).bytes();
+            assert_passed(&programs.ingress(Device::Client, &frame), &expected);
+            assert_passed(&programs.ingress_summed(Device::Client, &frame), &expected);
+        }
         // The new owner may be that one itself.
         let back = stray.clone().ethernet(OWN, BEFORE);
         let outcome = programs.ingress(Device::Client, &back.bytes());
@@ -260,8 +284,8 @@ fn assert_counts(programs: &mut Programs, frame: &[u8]) {
     let peers = programs.entries::<PeerKey, Peer>(name::PEERS);
     let [(key, peer)] = peers[..] else { panic!("one is known, and no other is kept: {peers:?}") };
     assert_eq!(key, PeerKey::new(PEERS_ID, device));
-    assert_eq!(peer.link, Peer::new(0, BEFORE).link, "a frame's sender changes nothing");
-    assert!((before..=now_ns()).contains(&peer.heard_ns));
+    assert_eq!(peer.link, Peer::new(0, true, BEFORE).link, "a frame's sender changes nothing");
+    assert!((before - 1..=now_ns()).contains(&peer.last_ns()));
     // A moment is enough, where the machine has one.
     let stray = strays(Family::V4).remove(0);
     let is_passed = (0..100).any(|_| {
@@ -283,6 +307,154 @@ fn without_an_agent_here_the_previous_owners_questions_show_that_it_is_there() {
     programs.ingress(Device::Client, &question_of(PEERS_ID, OWN));
     assert_reset(&mut programs, &stray, "it has another link address");
     assert_counts(&mut programs, &question_of(PEERS_ID, BEFORE));
+    // It may announce nothing any more, and says its link address.
+    moves(&mut programs, 0, 0);
+    assert_counts(&mut programs, &question_with(PEERS_ID, OWN, heartbeat::asker(BEFORE, true)));
+}
+
+/// Neither agent lives, and nobody asks: what is open at it needs none.
+#[test]
+fn who_was_there_when_the_agent_here_died_is_passed_to_until_one_asks_again() {
+    tests::skip_without_root!();
+    let stamp_ns = now_ns() - 30 * SECOND;
+    let mut programs = on_segment(OnSegment { stamp_ns, ..own_segment() });
+    announce(&mut programs, OWNER_HERE);
+    for family in FAMILIES {
+        let stray = strays(family).remove(0);
+        for (heard_ns, passes) in [
+            (stamp_ns, true),
+            (stamp_ns - PRESENT_NS / 2, true),
+            (stamp_ns - 2 * PRESENT_NS, false),
+            (0, false),
+        ] {
+            moves(&mut programs, 40 * SECOND, heard_ns);
+            match passes {
+                true => assert_passed(&programs.ingress(Device::Client, &stray.bytes()), &passed_on(&stray)),
+                false => assert_reset(&mut programs, &stray, "it was silent when the agent died"),
+            }
+        }
+        let device = programs.world.ifindex(Device::Client);
+        moves(&mut programs, 40 * SECOND, stamp_ns);
+        programs.insert(name::SEGMENTS, device, attended());
+        assert_reset(&mut programs, &stray, "an agent is here, and nobody answers it");
+        programs.insert(name::SEGMENTS, device, OnSegment { stamp_ns, ..own_segment() });
+    }
+}
+
+/// Its frames are signed, their Ethernet headers are not.
+#[test]
+fn the_link_address_follows_what_the_previous_owner_says_in_its_questions() {
+    tests::skip_without_root!();
+    let mut programs = on_segment(attended());
+    announce(&mut programs, OWNER_HERE);
+    moves(&mut programs, 0, always());
+    let moved = [2, 0, 0, 0, 2, 0x66];
+    for (from, link) in [(OWN, moved), (moved, moved), (OWN, BEFORE)] {
+        let asked = question_with(PEERS_ID, from, heartbeat::asker(link, false));
+        let outcome = programs.ingress(Device::Client, &asked);
+        assert_eq!(outcome.counted, [(Reason::HeartbeatAnswered, 1)]);
+        assert_eq!(noted(&programs).link, Peer::new(0, true, link).link);
+        stays(&mut programs);
+        let stray = strays(Family::V4).remove(0);
+        let expected = stray.clone().ethernet(link, OWN).hop_limit(stray.hop_limit - 1).bytes();
+        assert_passed(&programs.ingress(Device::Client, &stray.bytes()), &expected);
+    }
+    // Another node's says nothing of it, and nothing is kept of that.
+    let asked = question_with(PEERS_ID + 1, OWN, heartbeat::asker(moved, false));
+    programs.ingress(Device::Client, &asked);
+    assert_eq!(programs.entries::<PeerKey, Peer>(name::PEERS).len(), 1);
+    assert_eq!(noted(&programs).link, Peer::new(0, true, BEFORE).link);
+}
+
+/// An agent that was dead may have missed which backend is whose.
+#[test]
+fn what_has_a_full_cookie_stays_here_once_the_previous_owners_agent_was_dead() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = ready();
+        announce(&mut programs, OWNER_HERE);
+        let device = programs.world.ifindex(Device::Client);
+        programs.insert(name::SEGMENTS, device, attended());
+        moves(&mut programs, 0, always());
+        let mut port = 41_000;
+        let mut assert_hello = |programs: &mut Programs, reason: Reason, what: &str| {
+            stays(programs);
+            port += 1;
+            let hello = dial(family).port(port).shake(programs).at(0).payload(usual_hello());
+            let outcome = programs.ingress(Device::Client, &hello.bytes());
+            assert_eq!(outcome.counted, [(reason, 1)], "{what}");
+        };
+        let stray = strays(family).remove(0);
+        for (age_ms, reason) in [
+            (STAMP_MS, Reason::PreviousPassed),
+            (STAMP_MS + 1, Reason::ConnectSyn),
+            (0, Reason::ConnectSyn),
+            (u32::MAX, Reason::ConnectSyn),
+        ] {
+            programs.ingress(Device::Client, &answer_aged(PEERS_ID, BEFORE, age_ms));
+            assert_hello(&mut programs, reason, &format!("its agent stamped {age_ms} ms ago"));
+            // What is open there needs no agent.
+            assert_passed(&programs.ingress(Device::Client, &stray.bytes()), &passed_on(&stray));
+        }
+    }
+}
+
+/// So no client reaches what a backend's address was yesterday: it repeats what it sent, to the node that announces the address.
+#[test]
+fn a_node_without_an_agent_opens_nothing_at_an_address_that_it_left() {
+    tests::skip_without_root!();
+    let dead =
+        OnSegment { stamp_ns: now_ns() - UNATTENDED_NS - 1, grace_ns: 3_600 * SECOND, ..own_segment() };
+    let gone = OnSegment { stamp_ns: now_ns() - UNATTENDED_NS, grace_ns: SECOND, ..own_segment() };
+    for family in FAMILIES {
+        let mut programs = tcp(Sizes::default(), 1);
+        let device = programs.world.ifindex(Device::Client);
+        let flow = open(&mut programs, family);
+        let waiting = dial(family).port(41_001).shake(&mut programs);
+        let hello = usual_hello();
+        waiting.send(&mut programs, 0, &hello[..200]);
+        programs.insert::<u32, HeardNs>(name::HEARD, device, always());
+        let mut port = 42_000;
+        let mut assert_opens = |programs: &mut Programs, opens: bool, what: &str| {
+            let counted = |programs: &mut Programs, segment: &Segment| {
+                programs.ingress(Device::Client, &segment.bytes()).counted
+            };
+            let or_not = |reason| [(if opens { reason } else { Reason::PreviousUnattended }, 1)];
+            port += 10;
+            // Opens nothing yet.
+            let client = dial(family).port(port).shake(programs);
+            assert_eq!(
+                counted(programs, &client.at(0).payload(&hello[..])),
+                or_not(Reason::ConnectSyn),
+                "{what}"
+            );
+            let syn = dial(family).port(port + 1).to_port(TCP_PORT).syn();
+            assert_eq!(counted(programs, &syn), or_not(Reason::SynForwarded), "{what}");
+        };
+        for (owner, segment, opens, what) in [
+            (OWNER_ELSEWHERE, Some(dead), false, "another node announces it"),
+            (OWNER_HERE, Some(gone), false, "another node may have taken it"),
+            (OWNER_ELSEWHERE, Some(attended()), true, "it is served where it lands"),
+            (OWNER_HERE, Some(dead), true, "it is this node's"),
+            (OWNER_ONLY, Some(gone), true, "it is this node's alone"),
+            (OWNER_ELSEWHERE, None, true, "there are no other nodes"),
+        ] {
+            announce(&mut programs, owner);
+            match segment {
+                Some(segment) => programs.insert(name::SEGMENTS, device, segment),
+                None => programs.remove::<u32, OnSegment>(name::SEGMENTS, device),
+            }
+            assert_opens(&mut programs, opens, what);
+        }
+        announce(&mut programs, OWNER_ELSEWHERE);
+        programs.insert(name::SEGMENTS, device, dead);
+        // What is open, or about to be, goes on.
+        let data = flow.client_segment(crate::open::HELLO, 0).payload(*b"data");
+        let outcome = programs.ingress(Device::Client, &data.bytes());
+        assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+        let rest = waiting.at(200).payload(&hello[200..]);
+        assert_eq!(programs.ingress(Device::Client, &rest.bytes()).counted, [(Reason::ConnectSyn, 1)]);
+    }
 }
 
 /// What proves a handshake in full, and what follows it.

@@ -44,6 +44,12 @@ pub const PRESENT_NS: u64 = 1_000_000_000;
 /// A node that is there this long after a gate closed may have taken what is behind it: less than the second that it waits.
 pub const TAKEN_NS: u64 = 400_000_000;
 
+/// [`Segment::is_silent`] of an agent that last stamped at `stamp_ns`.
+#[inline(always)]
+pub const fn is_silent(stamp_ns: u64, now_ns: u64) -> bool {
+    now_ns.saturating_sub(stamp_ns) > PRESENT_NS / 2
+}
+
 /// What decides whether a node still answers for its addresses on a segment; part of [`Segment`].
 #[repr(C)]
 #[derive(
@@ -82,7 +88,7 @@ impl Segment {
     /// it. It is known well before the last answer is too old.
     #[inline(always)]
     pub const fn is_silent(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.stamp_ns) > PRESENT_NS / 2
+        is_silent(self.stamp_ns, now_ns)
     }
 
     /// Returns the part that [`Gate`] is.

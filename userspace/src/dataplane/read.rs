@@ -8,8 +8,9 @@ use common::maps::event::RouteCounters;
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, Flow, HalfOpen, Pending};
 use common::maps::name;
 use common::maps::policy::{ADMIT, PolicyRange};
+use common::maps::previous::{Peer, PeerKey, Previous};
 use common::maps::route::{NameKey, NameRoute};
-use common::maps::segment::Bid;
+use common::maps::segment::{Bid, Segment};
 use common::maps::settings::Cursors;
 use common::reason::Reason;
 
@@ -71,6 +72,35 @@ pub fn bids(pins: &Pins) -> Result<HashMap<AnnouncedKey, u64>, LoadError> {
         Err(TableError::Missing { .. }) => Ok(HashMap::new()),
         table => Ok(all(&table?)?.into_iter().map(|(key, Bid { epoch })| (key, epoch)).collect()),
     }
+}
+
+/// Who announced an address before this node did.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    /// What the programs know of that.
+    pub entry: Previous,
+    /// What they know of the node, if anything.
+    pub peer: Option<Peer>,
+    /// When the agent here last stamped on the device; one that never does counts as alive.
+    pub stamp_ns: u64,
+}
+
+/// Reads who announced addresses before this node did.
+pub fn previous(pins: &Pins) -> Result<HashMap<AnnouncedKey, Before>, LoadError> {
+    let owners = match Table::open(pins.folder(), name::PREVIOUS) {
+        // As above.
+        Err(TableError::Missing { .. }) => return Ok(HashMap::new()),
+        table => all::<AnnouncedKey, Previous>(&table?)?,
+    };
+    let peers = Table::<PeerKey, Peer>::open(pins.folder(), name::PEERS)?;
+    let segments = Table::<u32, Segment>::open(pins.folder(), name::SEGMENTS)?;
+    let mut before = HashMap::new();
+    for (key, entry) in owners {
+        let peer = peers.look_up(&PeerKey::new(entry.node, key.device))?;
+        let stamp_ns = segments.look_up(&key.device)?.map_or(u64::MAX, |segment| segment.stamp_ns);
+        before.insert(key, Before { entry, peer, stamp_ns });
+    }
+    Ok(before)
 }
 
 /// Reads the exact names, short and long.

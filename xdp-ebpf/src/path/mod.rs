@@ -23,7 +23,7 @@ pub(crate) mod expire;
 /// What XDP answers or drops, before the kernel has made a packet of it.
 pub(crate) mod xdp;
 
-use common::maps::listener::ROLE_VIP;
+use common::maps::listener::{PROTOCOL_TCP, ROLE_VIP};
 use common::maps::trace::{
     CLASS_NONE, KNOWN_ADDRESSES, KNOWN_BACKEND, KNOWN_CLIENT, KNOWN_NOTHING, KNOWN_SEGMENT,
 };
@@ -182,6 +182,10 @@ fn without_flow(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         previous::pass(skb, &mut s.received, &mut s.dial.listener, s.dial.proof, waits)?;
     }
     if class == Class::New {
+        // A SYN that is answered by a cookie opens nothing yet.
+        if !s.received.segment.is_syn() || s.dial.listener.protocol == PROTOCOL_TCP {
+            previous::refuse(skb, &mut s.received)?;
+        }
         class = new::client(skb, s)?;
     }
     Ok(note(s, class))

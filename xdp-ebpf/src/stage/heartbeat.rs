@@ -58,13 +58,19 @@ verified! {
         }
         let now_ns = kernel::monotonic_ns();
         let answers_us = asked.kind == ANSWER && asked.receiver == segment.node;
-        if asked.kind == ASK || answers_us {
+        // A node that may announce nothing here takes nothing over.
+        if answers_us || asked.kind == ASK && !asked.is_of_observer() {
             maps::note_heard(device, now_ns);
+        }
+        let peer = PeerKey::new(asked.sender, device);
+        let mut from = link(h.word(FRAME + 6), h.be16(FRAME + 10).to_be());
+        if asked.kind == ASK && asked.askers_link() != 0 {
+            from = asked.askers_link();
+            maps::note_link(&peer, from);
         }
         // A node that asks may be one that receives nothing. Only without an agent here, which gets no answers, does a question do.
         if answers_us || asked.kind == ASK && segment.is_silent(now_ns) {
-            let from = link(h.word(FRAME + 6), h.be16(FRAME + 10).to_be());
-            maps::note_peer(&PeerKey::new(asked.sender, device), from, now_ns);
+            maps::note_peer(&peer, from, asked.stamp_age_ms, now_ns);
         }
         if asked.kind != ASK {
             return Err(Exit::next(Reason::HeartbeatPassed));

@@ -1,6 +1,7 @@
 //! Passes packets on to the node that announced their address before, out of the device on which they came.
 
-use common::decide::{previous, tables};
+use common::decide::previous::{self, CLOSED_HOPS};
+use common::decide::tables;
 use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::next_hop::link;
 use common::maps::previous::{Peer, PeerKey, Previous};
@@ -12,6 +13,7 @@ use crate::maps;
 use crate::packet::{ETH_BYTES, Headers};
 use crate::scratch::Received;
 use crate::segment::{draft, reply, sums};
+use crate::stage::neighbour::AlignedKey;
 use crate::verified::verified;
 
 /// Offsets in [`Headers`] of the Ethernet header.
@@ -23,14 +25,15 @@ const V6_HOPS: usize = Headers::V6 + 7;
 const V4_HOPS_AT: u32 = ETH_BYTES + 8;
 const V6_HOPS_AT: u32 = ETH_BYTES + 7;
 
-/// A key that the compiler may store in words of eight bytes, which the verifier wants to be aligned.
-#[repr(align(8))]
-struct AlignedKey(AnnouncedKey);
+/// The segment proves a handshake in full.
+pub(crate) const HAS_COOKIE: u32 = 1;
+/// This node announces the packet's address.
+pub(crate) const IS_HERE: u32 = 2;
 
 verified! {
-    /// Finds the node that the packet goes on to, if it goes on. `has_cookie` is 1 for a segment that proves a handshake in full, `is_here`
-    /// for an address that this node announces.
-    pub(crate) fn find as previous_find[Skb, skb](received: Received, peer: Peer; has_cookie: u32, is_here: u32) -> Result<bool, Exit> {
+    /// Finds the node that the packet goes on to, if it goes on; `packet` is [`HAS_COOKIE`] and [`IS_HERE`], if so. The agent of this node
+    /// last stamped at `stamp_ns`.
+    pub(crate) fn find as previous_find[Skb, skb](received: Received, peer: Peer; packet: u32, stamp_ns: u64) -> Result<bool, Exit> {
         let device = skb.ifindex();
         let key = AlignedKey(AnnouncedKey { address: received.segment.tuple.vip, device });
         let mut before = Previous::zeroed();
@@ -49,8 +52,9 @@ verified! {
             false => link(h.word(V6_FRAME + 6), h.be16(V6_FRAME + 10).to_be()),
         };
         let now_ns = kernel::monotonic_ns();
-        let is_passing = previous::is_passing(&before, is_here == 1, has_cookie == 1, now_ns);
-        Ok(is_passing & previous::passes(&before, peer, from, has_cookie == 1, now_ns))
+        let (has_cookie, is_here) = (packet & HAS_COOKIE != 0, packet & IS_HERE != 0);
+        let is_passing = previous::is_passing(&before, is_here, has_cookie, now_ns);
+        Ok(is_passing & previous::passes(&before, peer, from, has_cookie, stamp_ns, now_ns))
     }
 }
 
@@ -70,9 +74,10 @@ verified! {
     /// Sends the packet on to the node, from the link address by which its address is announced. Nothing else changes but the hop limit or TTL:
     /// it may be a super-packet of many segments, whose checksums are still to be made.
     pub(crate) fn send as previous_send[Skb, skb](received: Received, to: Peer, from: Announced) -> Exit {
+        let most = if from.is_here() { u8::MAX } else { CLOSED_HOPS };
         let stored = match received.segment.v4 {
-            true => store::<true>(skb, received, to.link, &from.link),
-            false => store::<false>(skb, received, to.link, &from.link),
+            true => store::<true>(skb, received, to.link, &from.link, most),
+            false => store::<false>(skb, received, to.link, &from.link, most),
         };
         match stored {
             Ok(stored) => reply::send(skb, stored, Reason::PreviousPassed),
@@ -82,7 +87,13 @@ verified! {
 }
 
 #[inline(always)]
-fn store<const V4: bool>(skb: Skb, received: &mut Received, to: u64, from: &[u8; 6]) -> Result<bool, Exit> {
+fn store<const V4: bool>(
+    skb: Skb,
+    received: &mut Received,
+    to: u64,
+    from: &[u8; 6],
+    most: u8,
+) -> Result<bool, Exit> {
     let (frame, hops_in, hops_at) =
         if V4 { (V4_FRAME, V4_HOPS, V4_HOPS_AT) } else { (V6_FRAME, V6_HOPS, V6_HOPS_AT) };
     let h = &mut received.headers;
@@ -90,7 +101,8 @@ fn store<const V4: bool>(skb: Skb, received: &mut Received, to: u64, from: &[u8;
     if hops <= 1 {
         return Err(Exit::drop(Reason::PreviousHopLimit));
     }
-    h.bytes[hops_in] = hops - 1;
+    let left = (if hops > most { most } else { hops }) - 1;
+    h.bytes[hops_in] = left;
     h.set_link_word(frame, to);
     h.set_link(frame + 6, from);
     // With the IPv4 header's checksum, which keeps the sum over the packet what it was.
@@ -98,7 +110,7 @@ fn store<const V4: bool>(skb: Skb, received: &mut Received, to: u64, from: &[u8;
     if V4 {
         draft::write_ip_checksum(h, Headers::V4);
     } else {
-        skb.add_to_sum(sums::v6_header_changed(0, hops, hops - 1));
+        skb.add_to_sum(sums::v6_header_changed(0, hops, left));
     }
     let body = h.bytes.as_ptr().wrapping_add(hops_in);
     Ok(skb.store_headers(0, h.frame(V4), ETH_BYTES) && skb.store_headers(hops_at, body, changed))

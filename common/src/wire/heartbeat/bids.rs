@@ -16,6 +16,8 @@ pub struct Bid {
     pub address: Address,
     /// Counts the owners of the address: a higher epoch wins.
     pub epoch: u64,
+    /// The link address by which the node announces it; zero: a node of an earlier version does not say.
+    pub link: [u8; 6],
 }
 
 /// A bid on the wire.
@@ -24,7 +26,8 @@ pub struct Bid {
 struct Entry {
     address: [u8; 16],
     epoch: U64,
-    reserved: U64,
+    link: [u8; 6],
+    reserved: [u8; 2],
 }
 
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
@@ -45,7 +48,8 @@ pub fn bids(heartbeat: &Heartbeat, bids: &[Bid], key: &CookieKey) -> Vec<u8> {
     let bids = &bids[..bids.len().min(ENTRIES_MAX)];
     let mut entries = Vec::with_capacity(bids.len() * ENTRY_BYTES);
     for bid in bids {
-        let entry = Entry { address: bid.address.bytes, epoch: bid.epoch.into(), reserved: 0.into() };
+        let Bid { address, epoch, link } = *bid;
+        let entry = Entry { address: address.bytes, epoch: epoch.into(), link, reserved: [0; 2] };
         entries.extend_from_slice(entry.as_bytes());
     }
     let mut header = [0; BYTES];
@@ -71,6 +75,10 @@ pub fn read_bids(frame: &[u8], keys: &[CookieKey; 2]) -> Option<(Heartbeat, Vec<
         return None;
     }
     let bids = <[Entry]>::ref_from_bytes(entries).ok()?;
-    let bid = |entry: &Entry| Bid { address: Address { bytes: entry.address }, epoch: entry.epoch.get() };
+    let bid = |entry: &Entry| Bid {
+        address: Address { bytes: entry.address },
+        epoch: entry.epoch.get(),
+        link: entry.link,
+    };
     Some((heartbeat, bids.iter().map(bid).collect()))
 }

@@ -17,7 +17,8 @@
 //! | 48 | 8 | [`Heartbeat::digest`] |
 //! | 56 | 8 | tag: SipHash-2-4 over all before it and, of bids, the entries behind it |
 //!
-//! An entry of bids: address (16), epoch (8), and 8 bytes that are zero in what we send and not looked at in what we receive.
+//! An entry of bids: address (16), epoch (8), the sender's link address (6; zero: it does not say), and 2 bytes that are zero in what we send and
+//! not looked at in what we receive.
 
 use core::hint::black_box;
 
@@ -77,7 +78,7 @@ pub struct Heartbeat {
     pub entries: u16,
     /// Id of the node that sends.
     pub sender: u64,
-    /// Id of the node that asked, or is asked to send again; of bids [`part`]; 0 in [`ASK`].
+    /// Id of the node that asked, or is asked to send again; of bids [`part`]; in a question [`asker`], or 0 of a node of an earlier version.
     pub receiver: u64,
     /// A number that the asker draws and the answer repeats; of bids the version of the table.
     pub nonce: u64,
@@ -92,6 +93,15 @@ pub struct Heartbeat {
 /// Returns [`Heartbeat::receiver`] of this part of a table of bids, counted from 0.
 pub const fn part(part: u32, parts: u32) -> u64 {
     (part as u64) << 32 | parts as u64
+}
+
+/// Bit of [`Heartbeat::receiver`] in a question: the node may announce nothing here, and asks for the sake of connections that are open.
+const OBSERVER: u64 = 1 << 48;
+
+/// Returns [`Heartbeat::receiver`] in a question of a node with this link address, which may announce something here or nothing any more
+/// (`is_observer`). The first byte of the link address is the lowest.
+pub const fn asker([a, b, c, d, e, f]: [u8; 6], is_observer: bool) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0]) | if is_observer { OBSERVER } else { 0 }
 }
 
 /// A heartbeat on the wire.
@@ -156,6 +166,18 @@ impl Heartbeat {
         raw.zero.set(0);
         raw.digest.set(self.digest);
         raw.tag.set(0);
+    }
+
+    /// In a question, the link address of the node that asks, packed by [`crate::maps::next_hop::link`]; 0: it does not say.
+    #[inline(always)]
+    pub const fn askers_link(&self) -> u64 {
+        (self.receiver & (OBSERVER - 1)).to_le()
+    }
+
+    /// In a question, whether the node that asks may announce nothing here.
+    #[inline(always)]
+    pub const fn is_of_observer(&self) -> bool {
+        self.receiver & OBSERVER != 0
     }
 
     /// Returns the answer of the node with this segment to a question.

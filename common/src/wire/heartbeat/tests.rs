@@ -59,14 +59,15 @@ fn fields_are_where_the_table_says() {
 #[test]
 fn bids_are_where_the_table_says() {
     let table = [
-        Bid { address: Address::v4([192, 0, 2, 7]), epoch: 0x6162_6364_6566_6768 },
-        Bid { address: Address::v6([7; 16]), epoch: 1 },
+        Bid { address: Address::v4([192, 0, 2, 7]), epoch: 0x6162_6364_6566_6768, link: *b"uvwxyz" },
+        Bid { address: Address::v6([7; 16]), epoch: 1, link: [0; 6] },
     ];
     let frame = bids(&Heartbeat { receiver: part(1, 3), ..question() }, &table, &KEYS[1]);
     assert_eq!((frame.len(), frame[4], &frame[6..8]), (128, BIDS, &[0, 2][..]));
     assert_eq!(frame[16..24], [0, 0, 0, 1, 0, 0, 0, 3]);
     let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7];
-    let expected: [&[u8]; 6] = [&mapped, b"abcdefgh", &[0; 8], &[7; 16], &[0, 0, 0, 0, 0, 0, 0, 1], &[0; 8]];
+    let expected: [&[u8]; 6] =
+        [&mapped, b"abcdefgh", b"uvwxyz\0\0", &[7; 16], &[0, 0, 0, 0, 0, 0, 0, 1], &[0; 8]];
     assert_eq!(frame[BYTES..], expected.concat());
     let signed = [&frame[..TAG_AT], &frame[BYTES..]].concat();
     assert_eq!(frame[TAG_AT..BYTES], tag_of(&signed, &KEYS[1]).to_be_bytes());
@@ -112,6 +113,19 @@ fn the_answer_is_of_the_segment_and_repeats_the_nonce() {
     assert_eq!(asked.answer(&segment, 4_999_999_999).stamp_age_ms, 0, "stamped since the clock was read");
     let years = segment.stamp_ns + (u64::from(u32::MAX) + 1) * 1_000_000;
     assert_eq!(asked.answer(&segment, years).stamp_age_ms, u32::MAX);
+}
+
+#[test]
+fn a_question_says_the_link_address_of_its_sender_and_whether_it_is_a_candidate() {
+    const LINK: [u8; 6] = [2, 3, 4, 5, 6, 0xff];
+    assert_eq!((question().askers_link(), question().is_of_observer()), (0, false), "an earlier version");
+    for is_observer in [false, true] {
+        let asked = Heartbeat { receiver: asker(LINK, is_observer), ..question() };
+        let packed = crate::maps::previous::Peer::new(0, false, LINK).link;
+        assert_eq!((asked.askers_link(), asked.is_of_observer()), (packed, is_observer));
+        let at = if is_observer { 1 } else { 0 };
+        assert_eq!(signed(&asked)[16..24], [0, at, 0xff, 6, 5, 4, 3, 2]);
+    }
 }
 
 #[test]
@@ -167,8 +181,11 @@ fn any_heartbeat() -> impl Strategy<Value = Heartbeat> {
 }
 
 fn any_bids() -> impl Strategy<Value = Vec<Bid>> {
-    let bid = (any::<[u8; 16]>(), any::<u64>())
-        .prop_map(|(bytes, epoch)| Bid { address: Address { bytes }, epoch });
+    let bid = (any::<[u8; 16]>(), any::<u64>(), any::<[u8; 6]>()).prop_map(|(bytes, epoch, link)| Bid {
+        address: Address { bytes },
+        epoch,
+        link,
+    });
     prop::collection::vec(bid, 0..=ENTRIES_MAX)
 }
 

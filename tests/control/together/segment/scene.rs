@@ -26,7 +26,7 @@ use crate::process::{Controller, RELEASE, SOON, server};
 
 /// The VIPs of both families, on the segment of the nodes.
 pub(super) const VIPS: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
-pub(super) const BACKENDS: [&str; 2] = ["10.99.1.1", "fd99::1"];
+const BACKENDS: [&str; 2] = ["10.99.1.1", "fd99::1"];
 pub(super) const PORT: u16 = 6443;
 
 /// How long the first answer may take, and how often it is looked for.
@@ -38,14 +38,16 @@ const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28", "2001:db8::/12
     "agentGraceSeconds": GRACE,
     "settings": {"maxFlows": 10000, "maxNames": 1024, "maxHellos": 1024}}"#;
 
-const OBJECTS: &str = r#"
+const NAMESPACE: &str = "
 apiVersion: v1
 kind: Namespace
 metadata: {name: tenant}
----
+";
+
+const SERVICE: &str = r#"
 apiVersion: v1
 kind: Service
-metadata: {name: lb, namespace: tenant, annotations: {vestibule.dev/addresses: "192.0.2.9,2001:db8::9"}}
+metadata: {name: NAME, namespace: tenant, annotations: {vestibule.dev/addresses: "ADDRESSES"}}
 spec:
   type: LoadBalancer
   loadBalancerClass: vestibule.dev/lb
@@ -53,6 +55,18 @@ spec:
   allocateLoadBalancerNodePorts: false
   ports: [{name: tls, port: 6443, protocol: TCP}]
 "#;
+
+/// Creates a Service of the backends, with an address of each family.
+pub(super) fn serve(kubectl: &Kubectl, name: &str, addresses: [&str; 2]) {
+    let service = SERVICE.replace("NAME", name).replace("ADDRESSES", &addresses.join(","));
+    kubectl.apply(&service).unwrap();
+    for (family, backend) in ["IPv4", "IPv6"].iter().zip(BACKENDS) {
+        let mut slice = slice(name, backend);
+        slice["metadata"]["name"] = json!(format!("{name}-{}", family.to_lowercase()));
+        slice["addressType"] = json!(family);
+        kubectl.apply(&slice.to_string()).unwrap();
+    }
+}
 
 /// A node on the segment.
 pub(super) struct Node {
@@ -125,13 +139,8 @@ impl Segment {
         let server = server(&Options { namespace: Some(&bridge), ..Options::default() });
         rights(server.kubectl());
         (0..nodes).for_each(|number| node(server.kubectl(), &format!("node{number}")));
-        server.kubectl().apply(OBJECTS).unwrap();
-        for (family, backend) in ["IPv4", "IPv6"].iter().zip(BACKENDS) {
-            let mut slice = slice("lb", backend);
-            slice["metadata"]["name"] = json!(format!("lb-{}", family.to_lowercase()));
-            slice["addressType"] = json!(family);
-            server.kubectl().apply(&slice.to_string()).unwrap();
-        }
+        server.kubectl().apply(NAMESPACE).unwrap();
+        serve(server.kubectl(), "lb", VIPS);
         let folder = TempDir::new().unwrap();
         folder.write("vestibule.json", config).unwrap();
         let command = bridge.command(binary().unwrap());

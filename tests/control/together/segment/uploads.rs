@@ -8,12 +8,10 @@ use std::thread::JoinHandle;
 
 use common::maps::name;
 use common::reason::Reason;
-use serde_json::json;
 use tests::pinned::pinned_by_cpu;
 use tests::skip_without_root;
 
-use super::scene::{BACKENDS, Segment};
-use crate::agent::scene::slice;
+use super::scene::{Segment, serve};
 
 /// By the hashes of their names, the second node comes before the first for these addresses, and the third before the second.
 const MOVING: [&str; 2] = ["192.0.2.6", "2001:db8::6"];
@@ -21,18 +19,6 @@ const MOVING: [&str; 2] = ["192.0.2.6", "2001:db8::6"];
 const CONNECTIONS: usize = 100;
 /// Threads that serve them.
 const THREADS: usize = 4;
-
-const SERVICE: &str = r#"
-apiVersion: v1
-kind: Service
-metadata: {name: moving, namespace: tenant, annotations: {vestibule.dev/addresses: "192.0.2.6,2001:db8::6"}}
-spec:
-  type: LoadBalancer
-  loadBalancerClass: vestibule.dev/lb
-  ipFamilyPolicy: PreferDualStack
-  allocateLoadBalancerNodePorts: false
-  ports: [{name: tls, port: 6443, protocol: TCP}]
-"#;
 
 /// Connections, each of which sends bytes all the time and compares what is echoed.
 struct Uploads {
@@ -125,13 +111,7 @@ fn move_on(segment: &mut Segment, number: usize) {
 fn connections_live_on_at_the_previous_owner_while_their_address_moves() {
     skip_without_root!();
     let mut segment = Segment::of_first(3, "2s");
-    segment.kubectl().apply(SERVICE).unwrap();
-    for (family, backend) in ["IPv4", "IPv6"].iter().zip(BACKENDS) {
-        let mut slice = slice("moving", backend);
-        slice["metadata"]["name"] = json!(format!("moving-{}", family.to_lowercase()));
-        slice["addressType"] = json!(family);
-        segment.kubectl().apply(&slice.to_string()).unwrap();
-    }
+    serve(segment.kubectl(), "moving", MOVING);
     segment.until("the addresses are served", |segment| MOVING.iter().all(|vip| segment.dial(vip).is_ok()));
     let first = Uploads::start(&segment);
     first.until_all_went_on(&segment);

@@ -111,6 +111,7 @@ impl Speaker {
         let is_news = self.is_silent != is_silent;
         if is_news {
             self.is_silent = is_silent;
+            self.ownership.mute(is_silent);
             self.compete(now);
         }
         is_news
@@ -167,9 +168,13 @@ impl Speaker {
                 let (beat, bids) = heartbeat::read_bids(bytes, &self.entry.keys)?;
                 let (number, of) = ((beat.receiver >> 32) as u32, beat.receiver as u32);
                 let (sender, boot, version) = (beat.sender, beat.boot, beat.nonce);
+                let link = bids.first().map(|bid| bid.link).filter(|link| *link != [0; 6]);
                 let bids = bids.iter().map(|bid| (bid.address.into(), bid.epoch)).collect();
                 if let Some(bids) = self.assembly.take(Part { sender, boot, version, number, of, bids }) {
                     self.ownership.table(sender, boot, version, bids, now);
+                }
+                if let Some(link) = link {
+                    self.ownership.says_link(sender, link);
                 }
             }
             _ => return None,
@@ -294,13 +299,20 @@ impl Speaker {
             bytes
         };
         match frame {
-            Frame::Ask { nonce } => push(&signed(&heartbeat(heartbeat::ASK, 0, *nonce))),
+            Frame::Ask { nonce } => {
+                let asker = heartbeat::asker(self.entry.link, !self.ownership.is_candidate());
+                push(&signed(&heartbeat(heartbeat::ASK, asker, *nonce)));
+            }
             Frame::Resend { to } => push(&signed(&heartbeat(heartbeat::RESEND, *to, 0))),
             Frame::Bids { version, bids } => {
                 for (part, parts, bids) in cut(bids, self.entries) {
                     let beat = heartbeat(heartbeat::BIDS, heartbeat::part(part, parts), *version);
-                    let bid =
-                        |(address, epoch): &(IpAddr, u64)| Bid { address: (*address).into(), epoch: *epoch };
+                    let link = self.entry.link;
+                    let bid = |(address, epoch): &(IpAddr, u64)| Bid {
+                        address: (*address).into(),
+                        epoch: *epoch,
+                        link,
+                    };
                     push(&heartbeat::bids(&beat, &bids.iter().map(bid).collect::<Vec<_>>(), key));
                 }
             }
@@ -439,6 +451,74 @@ mod tests {
             heartbeat::is_authentic(bytes, &keys(5).keys) && !heartbeat::is_authentic(bytes, &keys(6).keys)
         );
         assert_eq!((beat.sender, beat.boot, beat.key), (OWN, 100, 1));
+    }
+
+    #[test]
+    fn questions_and_tables_say_the_link_address_under_their_signature() {
+        let now = Instant::now();
+        let mut this = speaker(OWN, LINK, 5, now);
+        let asker = |frames: &[Vec<u8>]| {
+            let beats = frames.iter().filter_map(|frame| Heartbeat::read(frame[14..].first_chunk()?));
+            beats.filter(|beat| beat.kind == heartbeat::ASK).map(|beat| beat.receiver).collect::<Vec<_>>()
+        };
+        assert_eq!(asker(&sent(&mut this, now)), [heartbeat::asker(LINK, false)]);
+        // Its device has another one now, and it may announce nothing.
+        let device = Link { mtu: 1500, has_carrier: true, ..Link::default() };
+        this.follow(&device, OTHER_LINK, Vec::new(), &keys(5));
+        this.allow([(VIP, [OTHER].into())].into(), RULES, now);
+        let later = now + Duration::from_millis(100);
+        assert_eq!(asker(&sent(&mut this, later)), [heartbeat::asker(OTHER_LINK, true)]);
+        let mut steps = Vec::new();
+        this.say(&Frame::Bids { version: 9, bids: vec![(VIP, 7)] }, &mut steps);
+        let [Step::Send(frame)] = &steps[..] else { panic!("{steps:?}") };
+        let (_, bids) = heartbeat::read_bids(&frame[14..], &keys(5).keys).unwrap();
+        assert_eq!(bids[0].link, OTHER_LINK);
+    }
+
+    /// The header of a frame is not signed.
+    #[test]
+    fn a_node_that_leaves_an_address_has_the_link_address_of_its_table() {
+        let start = Instant::now();
+        let mut this = speaker(OWN, LINK, 5, start);
+        let mut other = speaker(OTHER, OTHER_LINK, 5, start);
+        let table = |version, bids| {
+            let mut steps = Vec::new();
+            other.say(&Frame::Bids { version, bids }, &mut steps);
+            let Some(Step::Send(mut frame)) = steps.pop() else { panic!("a table is a frame") };
+            frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x66]);
+            frame
+        };
+        let (held, left) = (table(5, vec![(VIP, 4)]), table(6, Vec::new()));
+        let of_table = |bids| other_entry(&other, bids);
+        let (holds, holds_nothing) = (of_table(true), of_table(false));
+        for millis in (0..3_000).step_by(10) {
+            let now = start + Duration::from_millis(millis);
+            let has_left = millis >= 1_000;
+            match millis {
+                200 => _ = this.received(&held, now),
+                1_000 => _ = this.received(&left, now),
+                _ => {}
+            }
+            for question in sent(&mut this, now) {
+                let entry = if has_left || millis < 200 { &holds_nothing } else { &holds };
+                if let Some(mut answer) = answer(&question, entry) {
+                    answer[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x66]);
+                    this.received(&answer, now);
+                }
+            }
+        }
+        let now = start + Duration::from_secs(3);
+        let previous = this.previous(&VIP, now).map(|previous| (previous.node, previous.link));
+        assert_eq!(previous, Some((OTHER, OTHER_LINK)), "{:?}", this.standing(&VIP));
+    }
+
+    /// What the programs of this speaker know while it announces the VIP, or nothing.
+    fn other_entry(speaker: &Speaker, announces: bool) -> Entry {
+        let mut ownership = Segment::new(OTHER, RULES, OTHER, 1, Instant::now());
+        if announces {
+            ownership.adopt(VIP, 4, Instant::now());
+        }
+        Entry { digest: ownership.digest(), ..speaker.entry() }
     }
 
     #[test]

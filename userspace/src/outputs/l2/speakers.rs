@@ -281,13 +281,13 @@ impl Speakers {
     pub(super) fn keep(&mut self, on_device: &OnDevice, epoch: u64, now: Instant) -> Result<(), TableError> {
         let (device, address) = on_device;
         let previous = self.on.get(device).and_then(|speaker| speaker.previous(address, now));
-        let kept = self.maps.previous.keep(on_device, epoch, previous);
+        let kept = self.maps.previous.keep(on_device, epoch, previous, now_ns());
         self.maps.bids.0.put(&key(on_device), &Bid { epoch }).and(kept)
     }
 
     /// Another node announces the address from now on.
     pub(super) fn close(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
-        self.maps.previous.close(on_device)
+        self.maps.previous.close(on_device, now_ns())
     }
 
     /// Forgets the epoch of an address that another node announces.

@@ -50,6 +50,8 @@ pub(super) struct Held {
     pub(super) is_doubted: bool,
     /// Who held it by the epoch before.
     pub(super) previous: Option<NodeId>,
+    /// That one's gate had closed: its agent was dead.
+    pub(super) by_gate: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +124,7 @@ impl Addresses {
         }
     }
 
-    /// Whether this node asks others at all.
+    /// Whether this node may announce anything.
     pub(super) fn is_concerned(&self) -> bool {
         self.concerned > 0 || !self.held.is_empty()
     }

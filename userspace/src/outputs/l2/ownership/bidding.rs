@@ -110,6 +110,12 @@ impl Pursuits {
         self.queue = self.all.iter().map(|(address, pursuit)| (pursuit.due, *address)).collect();
     }
 
+    /// Whether it may be bid for because the gate of its holder closed.
+    fn is_by_gate(&self, address: &IpAddr) -> bool {
+        let pursuit = self.all.get(address);
+        pursuit.is_some_and(|pursuit| matches!(pursuit.cause, Cause::Void { by_gate: true, .. }))
+    }
+
     /// When to look at the next one.
     pub(super) fn due(&self) -> Option<Instant> {
         self.queue.first().map(|(due, _)| *due)
@@ -198,11 +204,12 @@ impl Segment {
     /// Bids for an address, to open it after this time.
     fn bid_for(&mut self, address: IpAddr, settles: Duration, now: Instant) {
         self.moves.disturb(now);
+        let by_gate = self.pursuits.is_by_gate(&address);
         self.pursuits.end(&address);
         let epoch = self.addresses.next_epoch(&address);
         let previous = self.addresses.last(&address);
         let since = HeldSince::Settles(now + settles);
-        self.hold(address, Held { epoch, since, is_doubted: false, previous });
+        self.hold(address, Held { epoch, since, is_doubted: false, previous, by_gate });
     }
 
     fn living(&self, now: Instant) -> impl Iterator<Item = Living> {

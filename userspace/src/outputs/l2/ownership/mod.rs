@@ -156,6 +156,8 @@ pub(in crate::outputs::l2) struct Previous {
     pub(in crate::outputs::l2) node: NodeId,
     pub(in crate::outputs::l2) link: [u8; 6],
     pub(in crate::outputs::l2) is_alive: bool,
+    /// Its agent is, and left the address itself, or was never away for long: its routes are of today.
+    pub(in crate::outputs::l2) is_attended: bool,
 }
 
 /// The ownership of addresses on the segment of one device.
@@ -173,6 +175,8 @@ pub(in crate::outputs::l2) struct Segment {
     outgoing: Outgoing,
     is_isolated: bool,
     is_released: bool,
+    /// Another device of this node is on the segment, and asks.
+    is_mute: bool,
 }
 
 impl Segment {
@@ -197,6 +201,7 @@ impl Segment {
             outgoing: Outgoing::new(version),
             is_isolated: false,
             is_released: false,
+            is_mute: false,
         }
     }
 
@@ -210,7 +215,10 @@ impl Segment {
 
     /// What the maps held when the agent started: held on, until a higher claim is known.
     pub(in crate::outputs::l2) fn adopt(&mut self, address: IpAddr, epoch: u64, now: Instant) {
-        self.hold(address, Held { epoch, since: HeldSince::Open(now), is_doubted: false, previous: None });
+        self.hold(
+            address,
+            Held { epoch, since: HeldSince::Open(now), is_doubted: false, previous: None, by_gate: false },
+        );
     }
 
     /// For each address that is served here, which nodes may announce it on this segment (the own one included or not).
@@ -319,6 +327,23 @@ impl Segment {
         }
     }
 
+    /// Whether this node may announce anything here.
+    pub(in crate::outputs::l2) fn is_candidate(&self) -> bool {
+        self.addresses.is_concerned()
+    }
+
+    /// Whether it asks nothing unless it may announce something.
+    pub(in crate::outputs::l2) fn mute(&mut self, is_mute: bool) {
+        self.is_mute = is_mute;
+    }
+
+    /// A table of another node says that this is its link address.
+    pub(in crate::outputs::l2) fn says_link(&mut self, from: NodeId, link: [u8; 6]) {
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.table.link = Some(link);
+        }
+    }
+
     /// Gives up everything, for good: the node leaves.
     pub(in crate::outputs::l2) fn release(&mut self) {
         self.is_released = true;
@@ -334,7 +359,8 @@ impl Segment {
         if self.heartbeats.is_late(now, self.rules.grace) {
             self.restart(now);
         }
-        if !self.is_released && self.addresses.is_concerned() {
+        // One that may announce nothing any more goes on asking: connections are open here, or at an owner before.
+        if !self.is_released && (self.is_candidate() || !self.is_mute) {
             let asks = self.heartbeats.asks(now, self.peers.values_mut());
             frames.extend(asks.map(|nonce| Frame::Ask { nonce }));
             self.suspect(now, &mut probes);

@@ -37,6 +37,8 @@ pub(super) struct Table {
     version: Option<u64>,
     pub(super) claims: BTreeMap<IpAddr, u64>,
     digest: u64,
+    /// The link address that it says the node has.
+    pub(super) link: Option<[u8; 6]>,
 }
 
 /// A table that counts only if an answer shows its boot and its digest.

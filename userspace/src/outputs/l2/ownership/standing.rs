@@ -22,9 +22,13 @@ impl Segment {
     /// Who announced an address, which this node holds, by the epoch before; `None`: this node itself, nobody, or one whose link address is
     /// not known.
     pub(in crate::outputs::l2) fn previous(&self, address: &IpAddr, now: Instant) -> Option<Previous> {
-        let node = self.addresses.held_at(address)?.previous?;
+        let held = self.addresses.held_at(address)?;
+        let (node, by_gate) = (held.previous?, held.by_gate);
         let peer = self.peers.get(&node)?;
-        Some(Previous { node, link: peer.link?, is_alive: peer.is_alive(now) })
+        // A table is signed, the header of a frame is not.
+        let link = peer.table.link.or(peer.link)?;
+        let is_attended = peer.may_bid(now) && !by_gate;
+        Some(Previous { node, link, is_alive: peer.is_alive(now), is_attended })
     }
 
     fn why_not(&self, address: &IpAddr) -> &'static str {

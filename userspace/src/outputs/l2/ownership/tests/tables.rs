@@ -108,7 +108,7 @@ fn what_a_node_is_no_candidate_for_is_closed() {
     assert_eq!(lab.turn(), [Action::Close(held[1]), bids(103, &[])]);
     lab.done.clear();
     lab.pass(3000);
-    assert_eq!(lab.done, [], "who is no candidate asks nobody");
+    assert_eq!(lab.done(), [], "who is no candidate asks, and bids for nothing");
 }
 
 #[test]
