@@ -99,7 +99,7 @@ pub(crate) fn answer_of(sender: u64, from: [u8; 6]) -> Vec<u8> {
     answer_aged(sender, from, 0)
 }
 
-/// The same of one whose agent stamped so many milliseconds ago.
+/// The same of one whose agent stamped this many milliseconds ago.
 pub(crate) fn answer_aged(sender: u64, from: [u8; 6], stamp_age_ms: u32) -> Vec<u8> {
     let answer = Heartbeat { kind: ANSWER, sender, receiver: OWN_ID, stamp_age_ms, ..question() };
     frame_to(OWN, from, &body(&answer))

@@ -80,7 +80,7 @@ impl Peer {
         self.heard_ns & ATTENDED != 0
     }
 
-    /// [`Self::heard_ns`] of a node that `was` there before, and is now: its agent stamped so many milliseconds ago.
+    /// [`Self::heard_ns`] of a node that `was` there before, and is now: its agent stamped this many milliseconds ago.
     #[inline(always)]
     pub const fn heard(was: u64, stamp_age_ms: u32, now_ns: HeardNs) -> u64 {
         now_ns & !ATTENDED | (was & ATTENDED & (stamp_age_ms <= STAMP_MS) as u64)

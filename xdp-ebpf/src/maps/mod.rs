@@ -335,28 +335,6 @@ pub(crate) fn note_heard(device: u32, now_ns: HeardNs) {
     }
 }
 
-/// Notes that a node is there that announced something before this one did; of others nothing is kept. Its agent stamped
-/// `stamp_age_ms` ago. A node that has another link address now (`from`) cannot be reached by the one that is known.
-#[inline(always)]
-pub(crate) fn note_peer(key: &PeerKey, from: u64, stamp_age_ms: u32, now_ns: HeardNs) {
-    if let Some(peer) = peer(key)
-        && peer.link == from
-    {
-        let heard = Peer::heard(atomic::read_long(&peer.heard_ns), stamp_age_ms, now_ns);
-        atomic::write_long(&mut peer.heard_ns, heard);
-    }
-}
-
-/// Notes the link address of a node that announced something before this one did.
-#[inline(always)]
-pub(crate) fn note_link(key: &PeerKey, link: u64) {
-    if let Some(peer) = peer(key)
-        && atomic::read_long(&peer.link) != link
-    {
-        atomic::write_long(&mut peer.link, link);
-    }
-}
-
 /// Stores the count of waiting hellos of a source, unless it has one.
 #[inline(always)]
 pub(crate) fn insert_source(key: &Address, source: &Source) -> bool {

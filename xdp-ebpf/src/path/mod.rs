@@ -178,14 +178,13 @@ fn without_flow(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         class = half_open::client(skb, s)?;
     }
     if matches!(class, Class::New | Class::Stray) {
-        let waits = u32::from(s.waiting.held | s.half_open.held);
-        previous::pass(skb, &mut s.received, &mut s.dial.listener, s.dial.proof, waits)?;
+        let waits = if s.waiting.held | s.half_open.held { previous::WAITS } else { 0 };
+        // A SYN that is answered by a cookie opens nothing yet.
+        let is_question = s.received.segment.is_syn() && s.dial.listener.protocol != PROTOCOL_TCP;
+        let opens = if class == Class::New && !is_question { previous::OPENS } else { 0 };
+        previous::pass(skb, &mut s.received, &mut s.dial.listener, s.dial.proof, waits | opens)?;
     }
     if class == Class::New {
-        // A SYN that is answered by a cookie opens nothing yet.
-        if !s.received.segment.is_syn() || s.dial.listener.protocol == PROTOCOL_TCP {
-            previous::refuse(skb, &mut s.received)?;
-        }
         class = new::client(skb, s)?;
     }
     Ok(note(s, class))

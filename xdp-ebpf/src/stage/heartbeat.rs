@@ -2,11 +2,12 @@
 
 use common::decide::tables;
 use common::maps::next_hop::link;
-use common::maps::previous::PeerKey;
+use common::maps::previous::{Peer, PeerKey};
 use common::maps::segment::Segment;
 use common::reason::Reason;
 use common::wire::heartbeat::{self, ANSWER, ASK, BYTES, ENTRY_BYTES, Heartbeat};
 
+use crate::atomic;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -62,15 +63,18 @@ verified! {
         if answers_us || asked.kind == ASK && !asked.is_of_observer() {
             maps::note_heard(device, now_ns);
         }
-        let peer = PeerKey::new(asked.sender, device);
-        let mut from = link(h.word(FRAME + 6), h.be16(FRAME + 10).to_be());
-        if asked.kind == ASK && asked.askers_link() != 0 {
-            from = asked.askers_link();
-            maps::note_link(&peer, from);
-        }
-        // A node that asks may be one that receives nothing. Only without an agent here, which gets no answers, does a question do.
-        if answers_us || asked.kind == ASK && segment.is_silent(now_ns) {
-            maps::note_peer(&peer, from, asked.stamp_age_ms, now_ns);
+        if let Some(peer) = maps::peer(&PeerKey::new(asked.sender, device)) {
+            let mut from = link(h.word(FRAME + 6), h.be16(FRAME + 10).to_be());
+            if asked.kind == ASK && asked.askers_link() != 0 {
+                from = asked.askers_link();
+                atomic::write_long(&mut peer.link, from);
+            }
+            // A node that asks may be one that receives nothing. Only without an agent here, which gets no answers, does a question do. One
+            // that has another link address now cannot be reached by the one that is known.
+            if (answers_us || asked.kind == ASK && segment.is_silent(now_ns)) && peer.link == from {
+                let was = atomic::read_long(&peer.heard_ns);
+                atomic::write_long(&mut peer.heard_ns, Peer::heard(was, asked.stamp_age_ms, now_ns));
+            }
         }
         if asked.kind != ASK {
             return Err(Exit::next(Reason::HeartbeatPassed));

@@ -2,7 +2,7 @@
 
 use common::decide::tables;
 use common::maps::address::Address;
-use common::maps::announced::{Announced, AnnouncedKey, OWNER_ELSEWHERE, OWNER_HERE, OWNER_ONLY};
+use common::maps::announced::{Announced, AnnouncedKey, OWNER_HERE, OWNER_ONLY};
 use common::maps::segment::Gate;
 use common::reason::Reason;
 use common::wire::arp::{self, About, Message};
@@ -171,27 +171,6 @@ pub(crate) struct AlignedKey(pub(crate) AnnouncedKey);
 /// Owner of an address that this node announces, while its gate is closed; in no map.
 const OWNER_GATED: u16 = u16::MAX;
 
-/// How the address of a packet is announced on its device, for what would open a connection there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// By this node, or not at all.
-    Ours,
-    /// By another one, or by nobody.
-    Others,
-    /// By this node, until its gate closed.
-    Gated,
-}
-
-/// Returns how an address is announced on the packet's device.
-#[inline(always)]
-pub(crate) fn whose(skb: Skb, address: &Address) -> Result<Whose, Exit> {
-    Ok(match announced(skb, address)?.map(|announced| announced.owner) {
-        Some(OWNER_ELSEWHERE) => Whose::Others,
-        Some(OWNER_GATED) => Whose::Gated,
-        _ => Whose::Ours,
-    })
-}
-
 /// Looks up how an address is announced on the packet's device; `None`: not at all. While the node's gate is closed, it is not here.
 #[inline(always)]
 fn announced(skb: Skb, address: &Address) -> Result<Option<Announced>, Exit> {
@@ -221,31 +200,28 @@ pub(crate) fn owned(skb: Skb, address: &Address) -> Result<Option<Announced>, Ex
 
 verified! {
     /// Whether this node must leave its addresses on the packet's device to the other nodes there.
-    fn is_gate_closed as neighbour_gate[Skb, skb]() -> Result<bool, Exit> {
-        let Some(gate) = gate(skb)? else { return Ok(false) };
-        let heard_ns = maps::heard(&skb.ifindex()).map_or(0, |heard| atomic::read_long(heard));
+    pub(crate) fn is_gate_closed as neighbour_gate[Skb, skb]() -> Result<bool, Exit> {
+        let device = skb.ifindex();
+        let mut gate = Gate::NONE;
+        let gated = tables::stable(&mut gate, |to| {
+            maps::segment(&device).is_some_and(|found| {
+                *to = found.gate();
+                true
+            })
+        });
+        if !gated.map_err(Exit::refused)? {
+            return Ok(false);
+        }
+        let heard_ns = maps::heard(&device).map_or(0, |heard| atomic::read_long(heard));
         Ok(gate.is_closed(heard_ns, kernel::monotonic_ns()))
     }
 }
 
-/// The gate of the packet's device; `None`: it is not on a segment.
+/// When the agent last stamped on the packet's device. One that never does there counts as alive. An element that becomes another device's
+/// while it is read has that one's stamp, of the same agent.
 #[inline(always)]
-fn gate(skb: Skb) -> Result<Option<Gate>, Exit> {
-    let device = skb.ifindex();
-    let mut gate = Gate::NONE;
-    let gated = tables::stable(&mut gate, |to| {
-        maps::segment(&device).is_some_and(|found| {
-            *to = found.gate();
-            true
-        })
-    });
-    Ok(gated.map_err(Exit::refused)?.then_some(gate))
-}
-
-/// When the agent last stamped on the packet's device. One that never does there counts as alive.
-#[inline(always)]
-pub(crate) fn stamp_ns(skb: Skb) -> Result<u64, Exit> {
-    Ok(gate(skb)?.map_or(u64::MAX, |gate| gate.stamp_ns))
+pub(crate) fn stamp_ns(skb: Skb) -> u64 {
+    maps::segment(&skb.ifindex()).map_or(u64::MAX, |segment| atomic::read_long(&segment.stamp_ns))
 }
 
 /// How a question is dropped for an address that has this owner.

@@ -117,6 +117,9 @@ fn connections_live_on_at_the_previous_owner_while_their_address_moves() {
     first.until_all_went_on(&segment);
     move_on(&mut segment, 1);
     first.until_all_went_on(&segment);
+    let shown = segment.shown(1);
+    let lines = shown.lines().filter(|line| MOVING.iter().any(|vip| line.contains(vip)));
+    assert_eq!(lines.filter(|line| line.ends_with("(answers)")).count(), 2, "{shown}");
     // The client has learned the new link address. What is opened there is there.
     let through_second = passed(&segment, 1);
     assert!(through_second > 0);
