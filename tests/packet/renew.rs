@@ -352,7 +352,7 @@ fn answered_anew(programs: &mut Programs, family: Family, story: impl FnOnce(&mu
     let port = common::maps::address::Port::new(TLS_PORT);
     let key = ListenerKey { address: vip(family).into(), port, reserved: [0; 2] };
     let open = open(programs, family);
-    let tls: Listener = programs.entry(name::LISTENERS, key).unwrap();
+    let tls: Listener = programs.entry(name::LISTENERS, key).expect("a listener");
     programs.insert(name::LISTENERS, key, Listener { protocol: PROTOCOL_TCP, route: 1, ..tls });
     let syn = open.client.dial.syn().seq(NEXT_ISN);
     challenged(programs, open, &syn);
