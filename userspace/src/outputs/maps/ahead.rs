@@ -3,6 +3,7 @@
 
 use std::mem::take;
 use std::sync::mpsc;
+use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{debug, warn};
@@ -70,10 +71,11 @@ fn end(finder: &impl Finder, selector: &Selector, swept: &Swept) -> u32 {
     if selector.is_empty() {
         return 0;
     }
+    let begun = Instant::now();
     match finder.end(selector, swept.get().map(|found| found.flows)) {
         Ok(None) => 0,
         Ok(Some(flows)) => {
-            debug!(flows, "ended before the walk: removal");
+            debug!(flows, elapsed = ?begun.elapsed(), "ended before the walk: removal");
             flows
         }
         Err(error) => {

@@ -283,6 +283,10 @@ fn removed(filled: &mut Filled, what: &str, text: &str, behind: u32) -> Result<R
     );
     // The second look at what was removed, and the walk that may be going on, are over by then.
     sleep(Duration::from_secs(12));
+    let log = daemon.log();
+    let by_keys = |line: &str| Some(line.split_once("ended before the walk: removal ")?.1.to_owned());
+    let by_keys = log.lines().rev().find_map(by_keys).unwrap_or_else(|| "none".into());
+    row.note.push_str(&format!("; found by keys: {by_keys}"));
     Ok(row)
 }
 
