@@ -480,7 +480,7 @@ mod tests {
     fn a_node_that_leaves_an_address_has_the_link_address_of_its_table() {
         let start = Instant::now();
         let mut this = speaker(OWN, LINK, 5, start);
-        let mut other = speaker(OTHER, OTHER_LINK, 5, start);
+        let other = speaker(OTHER, OTHER_LINK, 5, start);
         let table = |version, bids| {
             let mut steps = Vec::new();
             other.say(&Frame::Bids { version, bids }, &mut steps);
