@@ -107,6 +107,12 @@ fn who_announces_is_in_metallbs_objects(kubectl: &Kubectl, address: &str) {
     kubectl.wait_for("nothing is wrong", &state, SOON, says("Valid")).unwrap();
 }
 
+/// The addresses in a Service's status.
+fn ips(service: &Value) -> Vec<&str> {
+    let entries = service["status"]["loadBalancer"]["ingress"].as_array().map_or(&[][..], Vec::as_slice);
+    entries.iter().filter_map(|entry| entry["ip"].as_str()).collect()
+}
+
 fn notes(events: &Value) -> Vec<&str> {
     let items = events["items"].as_array().map_or(&[][..], Vec::as_slice);
     items.iter().filter_map(|event| event["note"].as_str()).collect()
@@ -199,10 +205,6 @@ fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes()
         .run(&["-n", "metallb-system", "delete", "pod", "speaker", "--grace-period=0", "--force"])
         .unwrap();
     wait("less than a minute ago: MetalLB runs");
-    let ips = |service: &Value| -> Vec<String> {
-        let entries = service["status"]["loadBalancer"]["ingress"].as_array().map_or(&[][..], Vec::as_slice);
-        entries.iter().filter_map(|entry| Some(entry["ip"].as_str()?.to_owned())).collect()
-    };
     // MetalLB, too, gives .0 unless the pool avoids it.
     let is_given = |service: &Value| ips(service) == ["192.168.10.0"];
     let service = ["-n", "tenant", "service", "asks"];

@@ -20,13 +20,15 @@ const LABEL_BYTES_MAX: usize = 63;
 /// Name of the ConfigurationState. MetalLB's own are `controller` and `speaker-NODE`.
 const CONFIGURATION: &str = "vestibule";
 
+/// A node, and a device of it.
+type Device = (Arc<str>, Arc<str>);
+
 /// What live agents say that their nodes announce.
 #[derive(Debug, Default)]
 pub(super) struct Announced {
     /// `metadata.uid` of NodeStates, by node.
     uids: BTreeMap<Arc<str>, String>,
-    /// Nodes and devices, by address.
-    by_address: BTreeMap<IpAddr, Vec<(Arc<str>, Arc<str>)>>,
+    by_address: BTreeMap<IpAddr, Vec<Device>>,
 }
 
 impl Announced {

@@ -96,10 +96,13 @@ mod tests {
     use crate::dataplane::swept::Found;
     use crate::outputs::maps::ended::Ended;
 
+    /// Backends, and among how many flows theirs were looked for.
+    type Asked = (BTreeSet<u32>, Option<u64>);
+
     /// What was asked for.
     #[derive(Default)]
     struct Fake<'a> {
-        asked: Option<&'a RefCell<Vec<(BTreeSet<u32>, Option<u64>)>>>,
+        asked: Option<&'a RefCell<Vec<Asked>>>,
         devices: Option<&'a RefCell<Vec<u32>>>,
         fails: bool,
     }

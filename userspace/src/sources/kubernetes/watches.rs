@@ -126,9 +126,7 @@ impl Start {
                 })
             }
             Source::L2Statuses | Source::Configurations => {
-                self.one::<Nothing, true, _>(watches, source, version, epoch, |raw, interner| {
-                    (Body::Report(Arc::new(fold::meta(&raw.meta, interner))), Vec::new())
-                })
+                self.one::<Nothing, true, _>(watches, source, version, epoch, report)
             }
             // Their conditions are in their status.
             Source::Nodes => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
@@ -197,6 +195,11 @@ impl Start {
 
 fn told<T>((spec, problems): (T, Vec<Problem>), body: impl Fn(Arc<T>) -> Body) -> (Body, Vec<Problem>) {
     (body(Arc::new(spec)), problems)
+}
+
+/// Folds an object that a controller of ours wrote, of which it wants to know only that it is there.
+fn report(raw: Raw<Nothing>, interner: &Interner) -> (Body, Vec<Problem>) {
+    (Body::Report(Arc::new(fold::meta(&raw.meta, interner))), Vec::new())
 }
 
 /// Folds a Claim, or the one that marks that all are written.
