@@ -175,6 +175,8 @@ reasons! {
     126 PreviousPassed "previous" "passed" "segment, or ICMP error about one, of a connection that is not known here and may be open at the node that announced the address before; passed to it";
     127 PreviousHopLimit "previous" "hop_limit" "the same with a hop limit or TTL that is used up; dropped";
     128 PreviousUnattended "previous" "unattended" "segment that would open a connection at an address that another node announces, or may have taken, while this node's agent is dead, so that its routes may be old; dropped";
+
+    129 ClassifyNodeStray "classify" "node_stray" "came by the pair of the node's own clients, and is not for us; dropped, for the node's stack would send it there again";
 }
 
 #[cfg(test)]

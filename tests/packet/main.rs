@@ -11,6 +11,7 @@ mod parse;
 mod backend_options;
 mod vlan;
 mod neighbour;
+mod node_clients;
 mod heartbeat;
 mod previous;
 mod checksum;

@@ -44,7 +44,7 @@ pub(crate) fn ingress(ctx: TcContext) -> i32 {
     let skb = Skb::of(ctx.as_ptr().cast());
     scratch.exit = path::run(skb, scratch).number();
     // Read back, because the verifier would follow each known exit to the end; what it reads from memory it does not know.
-    let exit = exit::Exit::from_number(atomic::read_now(&scratch.exit));
+    let exit = path::turned_back(&scratch.received, exit::Exit::from_number(atomic::read_now(&scratch.exit)));
     if trace::is_on() {
         trace::log(skb, &mut scratch.received, exit.number());
     }

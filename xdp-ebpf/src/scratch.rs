@@ -103,6 +103,10 @@ pub(crate) struct Received {
     pub(crate) known: u8,
     /// What the packet was found to belong to: `CLASS_*` of `common::maps::trace`. For `trace` alone.
     pub(crate) class: u8,
+    /// Whether the connection's client is on this node, and is answered by the node's own pair.
+    pub(crate) from_node: bool,
+    /// Whether the packet came by that pair.
+    pub(crate) by_pair: bool,
 }
 
 /// A segment that we make, or the receiver of the packet in hand. Numbers are in host byte order.

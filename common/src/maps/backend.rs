@@ -19,6 +19,9 @@ pub const DELIVERY_NAT: u8 = 0;
 /// [`Backend::delivery`]: only the destination is rewritten. The backend sees the client's address, and its
 /// replies arrive on a device that our program is attached to.
 pub const DELIVERY_DNAT: u8 = 1;
+/// [`super::flow::Connection::delivery`], never [`Backend::delivery`]: as [`DELIVERY_NAT`], for a client on this node, who
+/// is answered by the device in [`super::name::NODE_CLIENTS`].
+pub const DELIVERY_NODE: u8 = 2;
 
 map_struct! {
     /// Value of `BACKENDS`. An id always belongs to the same (route, address, port), so removing a backend

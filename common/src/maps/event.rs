@@ -61,7 +61,8 @@ map_struct! {
         pub reason: u32,
         /// [`super::flow::Connection::generation`] of the flow that the daemon saw; 0: any flow of the client.
         pub generation: u32,
-        /// [`super::flow::Flow::seen_secs`] that the daemon saw: a flow with a later packet is not idle.
+        /// [`super::flow::Flow::seen_secs`] that the daemon saw: a flow with a later packet is not idle. Of an evicted hello,
+        /// whose record is gone: its [`super::flow::Connection::delivery`].
         pub seen_secs: u32,
     }
 }

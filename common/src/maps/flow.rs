@@ -100,8 +100,8 @@ map_struct! {
         /// Of a flow: a bit for each segment after a SYN that acknowledged neither this flow nor a cookie of ours.
         /// With all eight bits set, no cookie starts a new connection in place of the flow: a stranger is guessing.
         pub wrong_cookies: u8,
-        /// How packets reach the backend: [`super::backend::DELIVERY_NAT`] or
-        /// [`super::backend::DELIVERY_DNAT`].
+        /// How packets reach the backend, and the client: [`super::backend::DELIVERY_NAT`],
+        /// [`super::backend::DELIVERY_DNAT`] or [`super::backend::DELIVERY_NODE`].
         pub delivery: u8,
         /// The listener's id.
         pub listener: u32,

@@ -101,6 +101,8 @@ pub mod name {
     /// `[u32; 1]`: not 0 = no new connections. Bits [`super::DRAIN_ASKED`], written by the command line, and
     /// [`super::DRAIN_WITHDRAWN`], written by the agent.
     pub const DRAIN: &str = "DRAIN";
+    /// `[u32; 1]`: index of the device by which clients on the node itself come, and are answered; 0 = there is none.
+    pub const NODE_CLIENTS: &str = "NODE_CLIENTS";
     /// [`super::address::Address`] -> [`super::listener::AddressRole`].
     pub const ADDRESSES: &str = "ADDRESSES";
     /// [`super::announced::AnnouncedKey`] -> [`super::announced::Announced`].
@@ -181,7 +183,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 45] = [
+    pub const ALL: [&str; 46] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -189,6 +191,7 @@ pub mod name {
         PORT_CURSORS,
         IDS,
         DRAIN,
+        NODE_CLIENTS,
         ADDRESSES,
         ANNOUNCED,
         SEGMENTS,

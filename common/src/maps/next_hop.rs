@@ -31,6 +31,16 @@ map_struct! {
     }
 }
 
+/// The link address of both ends of the pair by which clients on the node itself come and are answered: each takes what is sent
+/// from it for its own. Locally administered (IEEE 802), and of the pair alone.
+pub const NODE_LINK: [u8; 6] = [0x02, b'V', b'S', b'T', b'N', b'0'];
+
+/// [`NODE_LINK`] in the form of [`link`].
+pub const NODE_LINK_WORD: u64 = {
+    let [a, b, c, d, e, f] = NODE_LINK;
+    link(u32::from_ne_bytes([a, b, c, d]), u16::from_ne_bytes([e, f]))
+};
+
 /// Elements of `HOPS`. Their index is the number of the hop; number 0 means none.
 pub const HOPS: u32 = 4096;
 /// Elements in which the same content may be.

@@ -186,6 +186,7 @@ verified! {
         }
         let generation = pending.connection.generation;
         let seq = pending.vip_isn.wrapping_add(1);
+        let seen_secs = pending.connection.delivery.into();
         // The slot may have got another hello during the search, and that one is not the oldest.
         if gives_way_by(pending, timeout_ns) != since_ns || !pending::evict(&mut waiting.victim, generation) {
             release(buffer);
@@ -193,7 +194,7 @@ verified! {
         }
         maps::count_event(Reason::HelloEvicted);
         let reason = Reason::HelloEvicted as u32;
-        waiting.eviction = Expiry { client: waiting.victim, seq, reason, generation, seen_secs: 0 };
+        waiting.eviction = Expiry { client: waiting.victim, seq, reason, generation, seen_secs };
         maps::report(&waiting.eviction);
         true
     }

@@ -224,6 +224,7 @@ verified! {
         }
         kernel::assign(&mut held.record, record);
         held.held = true;
+        received.from_node |= delivery::is_to_node(&held.record.connection);
         Found::Held
     }
 }

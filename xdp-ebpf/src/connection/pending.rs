@@ -42,6 +42,7 @@ verified! {
         }
         kernel::assign(&mut waiting.pending, held);
         waiting.held = true;
+        received.from_node |= delivery::is_to_node(&waiting.pending.connection);
         Found::Held
     }
 }

@@ -6,7 +6,8 @@
 //! | `nat` | the backend's | one of our addresses, a port of ours | our address, `ROLE_SOURCE` |
 //! | `dnat` | the backend's | the client's own | the backend's address, `ROLE_BACKEND` |
 //!
-//! A client on the backend's own device has `nat`, whatever the backend's record says.
+//! A client on the backend's own device has `nat`, whatever the backend's record says. So has one on this node, which comes by the
+//! node's own pair and is answered by it (`DELIVERY_NODE`): the backend may be the client itself.
 //!
 //! Limit of `dnat`: a router between us and the backend addresses its ICMP errors to the client, so they pass unread.
 
@@ -18,7 +19,7 @@ mod dnat;
 mod reply;
 
 use common::maps::address::Address;
-use common::maps::backend::{DELIVERY_DNAT, DELIVERY_NAT};
+use common::maps::backend::{DELIVERY_DNAT, DELIVERY_NAT, DELIVERY_NODE};
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, Flow};
 use common::maps::listener::{ROLE_BACKEND, ROLE_SOURCE};
 use common::reason::Reason;
@@ -29,6 +30,7 @@ use crate::maps;
 use crate::packet::Segment;
 use crate::scratch::{Dial, Draft, Quote, Received};
 use crate::segment::{draft, emit};
+use crate::verified::verified;
 
 pub(crate) use reply::{find, is_reply};
 
@@ -50,18 +52,29 @@ pub(crate) fn role_of_source(source: &Address) -> u32 {
 /// then in `dial.nat`, and replies are found. The handshake with the backend comes next. The packet in hand is the client's.
 #[inline(always)]
 pub(crate) fn open(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result<(), Exit> {
-    let backend = &dial.choice.record;
-    // On one segment, the backend answers the client's own address without us.
-    let is_beside_client = skb.ifindex() == backend.ifindex;
-    dial.connection.delivery = if is_beside_client { DELIVERY_NAT } else { backend.delivery };
+    choose(received, dial, skb.ifindex());
     claim(skb, received, dial)
+}
+
+verified! {
+    /// Chooses the delivery of a connection to the picked backend, whose client's packet came in on this device.
+    fn choose as delivery_choose(received: Received, dial: Dial; ingress: u32) -> () {
+        let backend = &dial.choice.record;
+        // On one segment, the backend answers the client's own address without us.
+        let is_beside_client = ingress == backend.ifindex;
+        dial.connection.delivery = match is_beside_client {
+            _ if received.from_node => DELIVERY_NODE,
+            true => DELIVERY_NAT,
+            false => backend.delivery,
+        };
+    }
 }
 
 /// Like [`open`], for another try of a connection. The packet in hand may be anybody's: what was known of the client at the
 /// first try still holds.
 #[inline(always)]
 pub(crate) fn open_again(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result<(), Exit> {
-    if dial.connection.delivery != DELIVERY_NAT {
+    if dial.connection.delivery == DELIVERY_DNAT {
         dial.connection.delivery = dial.choice.record.delivery;
     }
     claim(skb, received, dial)
@@ -99,6 +112,18 @@ pub(crate) fn take_over(received: &Received, dial: &Dial) -> bool {
 #[inline(always)]
 pub(crate) fn is_own(nat: &BackendTuple, segment: &Segment) -> bool {
     *nat == key(segment)
+}
+
+/// Whether the connection's client is on this node, and is answered by the node's own pair.
+#[inline(always)]
+pub(crate) fn is_to_node(connection: &Connection) -> bool {
+    connection.delivery == DELIVERY_NODE
+}
+
+/// Returns the delivery of a connection whose backend is not picked yet: [`DELIVERY_NAT`], if its client is elsewhere.
+#[inline(always)]
+pub(crate) fn of_client(received: &Received) -> u8 {
+    u8::from(received.from_node) * DELIVERY_NODE
 }
 
 /// Whether the connection is the only user of its source port. Otherwise the backend may still have another

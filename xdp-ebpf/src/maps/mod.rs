@@ -53,6 +53,8 @@ pub(crate) static IDS: Array<Ids, 1> = Array::new();
 #[btf_map]
 pub(crate) static DRAIN: Array<u32, 1> = Array::new();
 #[btf_map]
+pub(crate) static NODE_CLIENTS: Array<u32, 1> = Array::new();
+#[btf_map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static FRONT: PerCpuArray<Front, 1> = PerCpuArray::new();
@@ -216,6 +218,12 @@ pub(crate) fn settings() -> Option<&'static Settings> {
 #[inline(always)]
 pub(crate) fn is_draining() -> bool {
     DRAIN.get(0).is_some_and(|value| *value != 0)
+}
+
+/// Returns the device by which clients on the node itself come and are answered; 0, which is no device's: there is none.
+#[inline(always)]
+pub(crate) fn node_clients() -> u32 {
+    NODE_CLIENTS.get(0).map_or(0, |device| *device)
 }
 
 /// Returns the cursors of the rings.

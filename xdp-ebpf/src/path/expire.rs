@@ -1,6 +1,7 @@
 //! Ends connections for the daemon, when no packet arrives: each run handles one connection, or several flows that are to
 //! be ended. The daemon runs the program `expire` with each [`Expiry`] in the packet.
 
+use common::maps::backend::DELIVERY_NODE;
 use common::maps::event::{
     CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_NOTHING, EXPIRE_SEVERAL, EXPIRE_UNRESOLVED, Expiry, ORDERS_MAX,
     PROBE_BOTH, PROBE_FAR, PROBE_HELD,
@@ -17,6 +18,7 @@ use crate::atomic;
 use crate::connection::exchange::{self, Marks};
 use crate::connection::record::Found;
 use crate::connection::{closed, end, forget, half_open as half_open_record, pending as pending_record};
+use crate::delivery;
 use crate::exit::Verdict;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -117,6 +119,7 @@ fn take(expiry: &Expiry, received: &mut Received) -> Request {
     received.segment.tuple = expiry.client;
     // The daemon made this packet: no device has to complete its checksum.
     received.partial = false;
+    (received.from_node, received.by_pair) = (false, false);
     let Expiry { seq, reason, generation, seen_secs, .. } = *expiry;
     Request { seq, reason, generation, seen_secs }
 }
@@ -164,6 +167,7 @@ verified! {
 verified! {
     /// Resets both ends of the flow in `copy`.
     fn reset_ends as expire_reset[Skb, skb](received: Received, draft: Draft, copy: Flow, cursors: Cursors) -> () {
+        received.from_node = delivery::is_to_node(&copy.connection);
         forward::draft_client_reset(&received.client, draft, copy);
         emit::copy(skb, received, draft, cursors);
         forward::draft_backend_reset(draft, copy);
@@ -260,6 +264,7 @@ fn probe(skb: Skb, s: &mut Scratch, request: Request) -> u32 {
         sent &= emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
     }
     if flags & FLOW_BACKEND_ON_TRIAL != 0 {
+        s.received.from_node = delivery::is_to_node(&s.flow.connection);
         forward::draft_client_probe(&s.received.client, &mut s.draft, &s.flow, far);
         sent &= emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
     }
@@ -358,6 +363,7 @@ fn evicted(skb: Skb, s: &mut Scratch, request: Request) -> bool {
         // It waited when flows were looked up, and its backend accepted before hellos were.
         return false;
     }
+    s.received.from_node = request.seen_secs == DELIVERY_NODE.into();
     reset_client(skb, s, request.seq.wrapping_sub(1));
     true
 }

@@ -200,6 +200,7 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
     let flow = maps::flow(&received.client).filter(|flow| {
         flow.connection.generation == received.generation && delivery::is_own(&flow.nat, &received.segment)
     })?;
+    received.from_node = delivery::is_to_node(&flow.connection);
     // A segment that may end a connection, or that frees undelivered bytes, must be what the backend sent.
     let believed =
         received.segment.flags & (SYN | FIN | RST) != 0 || flow.connection.flags & FLOW_UNDELIVERED != 0;

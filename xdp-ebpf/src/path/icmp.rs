@@ -113,7 +113,7 @@ fn about_backend(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     {
         return Ok(Came::Sent(exit));
     }
-    if icmp::for_client(&s.received, &mut s.draft, &mut s.quote) {
+    if icmp::for_client(&mut s.received, &mut s.draft, &mut s.quote) {
         return Ok(Came::Sent(pass(skb, s, Reason::IcmpToClient)));
     }
     let generation = s.received.generation;

@@ -34,6 +34,7 @@ use crate::connection::pending as pending_record;
 use crate::delivery::{self, ROLES_OF_REPLIES};
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
+use crate::maps;
 use crate::packet::RST;
 use crate::scratch::{Cursors, Received, Scratch};
 use crate::segment::hops::FlowHop;
@@ -60,6 +61,15 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     exit
 }
 
+/// Keeps a packet from the node's stack that came from there, and would go there again.
+#[inline(always)]
+pub(crate) fn turned_back(received: &Received, exit: Exit) -> Exit {
+    match exit.verdict() {
+        Verdict::Next if received.by_pair => Exit::drop(Reason::ClassifyNodeStray),
+        _ => exit,
+    }
+}
+
 /// Gives back what the packet's handling still holds.
 #[inline(always)]
 pub(super) fn settle(s: &mut Scratch) {
@@ -79,6 +89,8 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     received.hop = FlowHop::NONE;
     received.known = KNOWN_NOTHING;
     received.class = CLASS_NONE;
+    received.by_pair = skb.ifindex() == maps::node_clients();
+    received.from_node = received.by_pair;
     if let Err(exit) = parse::addresses(skb, received) {
         match parse::link(skb) {
             Link::Arp => neighbour::arp(skb, received)?,

@@ -96,7 +96,7 @@ pub(super) fn take(received: &mut Received, draft: &mut Draft, ip_bytes: u32, in
 
 /// Writes the link header: addresses as in [`Way`].
 #[inline(always)]
-fn write_link(h: &mut Headers, v4: bool, to: u64, from: u64) {
+pub(super) fn write_link(h: &mut Headers, v4: bool, to: u64, from: u64) {
     let at = if v4 { Headers::V4 } else { Headers::V6 } - ETH_BYTES as usize;
     h.set_link_word(at, to);
     h.set_link_word(at + 6, from);

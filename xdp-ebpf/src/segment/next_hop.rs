@@ -6,7 +6,7 @@
 //! only then. The delay is shorter than the shortest retransmission timeout in use (200 ms on Linux): what is
 //! lost meanwhile is sent again, and the repetition uses the new route.
 
-use common::maps::next_hop::age;
+use common::maps::next_hop::{NODE_LINK_WORD, age};
 use common::reason::Reason;
 
 use super::hops;
@@ -83,9 +83,14 @@ fn remembered(
     mut ip_bytes: u32,
     ours: u32,
 ) -> Result<bool, Exit> {
+    draft.looked_up = false;
+    // Whatever a packet by the pair is, what answers it is from its receiver. Other packets are of a connection.
+    let vip = if received.by_pair { received.segment.tuple.vip } else { received.client.vip };
+    if received.from_node && draft.tuple.client == vip {
+        return to_node(received, draft);
+    }
     let age = age(received.now_ns);
     let (ingress, v4) = (skb.ifindex(), received.segment.v4);
-    draft.looked_up = false;
     let place = maps::next_hop(place(draft, ingress));
     if ip_bytes != 0
         && let Some(known) = &place
@@ -118,6 +123,18 @@ fn remembered(
     }
     write_link(&mut received.headers, v4, to, from);
     Ok(resolved)
+}
+
+/// The way to a client on this node: by the pair that it came by, so that the node's stack sees both directions. The FIB would lead to
+/// a pod without its stack, and to itself not at all. The pair takes packets of any size.
+#[inline(always)]
+fn to_node(received: &mut Received, draft: &mut Draft) -> Result<bool, Exit> {
+    draft.route.ifindex = maps::node_clients();
+    if draft.route.ifindex == 0 {
+        return Err(Exit::drop(Reason::EmitNoRoute));
+    }
+    hops::write_link(&mut received.headers, received.segment.v4, NODE_LINK_WORD, NODE_LINK_WORD);
+    Ok(true)
 }
 
 #[inline(always)]

@@ -12,6 +12,7 @@ use common::wire::seq;
 
 use crate::buffer::{NO_BUFFER, bytes, source, window};
 use crate::connection::pending;
+use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -43,6 +44,7 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     p.connection = common::maps::flow::Connection::zeroed();
     p.connection.generation = maps::next_generation();
     p.connection.listener = listener;
+    p.connection.delivery = delivery::of_client(received);
     p.started_ns = received.now_ns;
     p.nat = common::maps::flow::BackendTuple::zeroed();
     p.have = 0;

@@ -177,7 +177,7 @@ pub(crate) fn is_about_all(received: &Received) -> bool {
 
 /// Turns an error about a segment to the backend into one for the client; `false` when it quotes nothing in flight.
 #[inline(always)]
-pub(crate) fn for_client(received: &Received, draft: &mut Draft, quote: &mut Quote) -> bool {
+pub(crate) fn for_client(received: &mut Received, draft: &mut Draft, quote: &mut Quote) -> bool {
     let Some(flow) = maps::flow(&received.client) else { return false };
     let seq = quote.seq;
     if is_over(received, flow)
@@ -186,6 +186,7 @@ pub(crate) fn for_client(received: &Received, draft: &mut Draft, quote: &mut Quo
     {
         return false;
     }
+    received.from_node = delivery::is_to_node(&flow.connection);
     to_client(received, draft, quote, 0u32.wrapping_sub(flow.seq_delta));
     true
 }
