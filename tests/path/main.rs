@@ -47,6 +47,7 @@ mod removed;
 mod behind;
 mod affinity;
 mod local;
+mod node_clients;
 mod reconnect;
 mod veth_backend;
 mod own_port;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tests::addresses::{Family, TLS_PORT};
 use tests::hello::hello;
+use tests::net::Namespace;
 use tests::raw::{End, end_of};
 use tests::server::read_line;
 use tests::tls;
@@ -29,7 +30,12 @@ impl Open {
 
     /// Opens a connection and sends these bytes first, which the server echoes.
     pub(crate) fn to(scene: &Scene, to: SocketAddr, bytes: &[u8]) -> Self {
-        let mut stream = scene.lab.client.run(|| tls::dial(to)).unwrap();
+        Self::from(&scene.lab.client, to, bytes)
+    }
+
+    /// The same from another namespace than the client's.
+    pub(crate) fn from(namespace: &Namespace, to: SocketAddr, bytes: &[u8]) -> Self {
+        let mut stream = namespace.run(|| tls::dial(to)).unwrap();
         stream.write_all(bytes).unwrap();
         let backend = read_line(&mut stream).unwrap().unwrap();
         let mut echo = vec![0; bytes.len()];

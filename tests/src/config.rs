@@ -55,6 +55,8 @@ pub struct Settings {
     pub l2: Option<L2>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xdp_devices: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_clients: Option<bool>,
 }
 
 /// Whether addresses are announced by ARP and neighbour discovery.

@@ -55,6 +55,7 @@ use crate::node::NodeError;
 use crate::node::run::{self, Options};
 use crate::outputs::StartError;
 use crate::outputs::l2::leave_groups;
+use crate::outputs::maps::leave_node_clients;
 
 /// SNI load balancer in the kernel: one VIP for every tenant's TLS server.
 #[derive(Debug, Parser)]
@@ -252,6 +253,8 @@ fn detach(pins: &Pins) -> Result<()> {
         Ok(network) => leave_groups(pins, &network),
         Err(error) => eprintln!("devices may still let solicitations of announced addresses pass: {error}"),
     }
+    // Before the programs go, to which its routes lead.
+    leave_node_clients(pins).context("detaching")?;
     // Before TCX goes, which continues what XDP answers.
     front::detach_all(pins).and_then(|()| pins.remove()).context("detaching")?;
     drop(writer);

@@ -113,6 +113,7 @@ impl Check<'_> {
             xdp_devices: self.list(raw.xdp_devices.unwrap_or_default(), value::device, |i| {
                 format!("settings.xdpDevices[{i}]")
             }),
+            node_clients: raw.node_clients.unwrap_or(default.node_clients),
         }
     }
 

@@ -46,6 +46,7 @@ pub(super) struct RawSettings<'a> {
     pub(super) connecting_per_source: Option<i64>,
     pub(super) l2: Option<RawL2>,
     pub(super) xdp_devices: Option<Vec<Text<'a>>>,
+    pub(super) node_clients: Option<bool>,
 }
 
 /// `settings.l2`.

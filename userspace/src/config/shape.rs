@@ -37,6 +37,7 @@ pub(super) const SETTINGS: &[(&str, Shape)] = &[
     ("connectingPerSource", Shape::Whole),
     ("l2", Shape::Table(L2)),
     ("xdpDevices", Shape::List(&Shape::Text)),
+    ("nodeClients", Shape::Bool),
 ];
 
 const L2: &[(&str, Shape)] =

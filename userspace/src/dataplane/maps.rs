@@ -15,6 +15,7 @@ use common::maps::route::{
 };
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::maps::source::{Share, ShareKey, Source};
+use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
 
 use super::pin::Pins;
 use super::table::{Table, TableError};
@@ -107,6 +108,16 @@ impl Maps {
     pub fn policies(&self) -> Result<&Table<PolicyKey, PolicyRange>, TableError> {
         let missing = || TableError::Missing { name: name::POLICIES, folder: self.folder.clone() };
         self.policies.as_ref().ok_or_else(missing)
+    }
+
+    /// Writes the agent's bit of the drain flag. Returns whether the command line's is set.
+    pub fn withdraw(&self, is_withdrawn: bool) -> Result<bool, TableError> {
+        let word = self.drain.look_up(&0)?.unwrap_or_default();
+        let bit = if is_withdrawn { DRAIN_WITHDRAWN } else { 0 };
+        if word & DRAIN_WITHDRAWN != bit {
+            self.drain.put(&0, &(word & !DRAIN_WITHDRAWN | bit))?;
+        }
+        Ok(word & DRAIN_ASKED != 0)
     }
 
     /// Writes the keys that changed.

@@ -135,6 +135,8 @@ pub struct Settings {
     pub l2: Option<L2>,
     /// Names of devices on which XDP answers and drops what it can, before TCX.
     pub xdp_devices: Vec<Arc<str>>,
+    /// Clients on the node itself reach the addresses of listeners, by a pair of devices and routes into it.
+    pub node_clients: bool,
 }
 
 /// How addresses are announced by ARP and neighbour discovery.
@@ -184,6 +186,7 @@ impl Default for Settings {
             connecting_per_source: None,
             l2: None,
             xdp_devices: Vec::new(),
+            node_clients: false,
         }
     }
 }

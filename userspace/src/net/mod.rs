@@ -9,6 +9,8 @@ pub mod node;
 pub mod egress;
 /// Link addresses of next hops.
 pub mod neighbour;
+/// The devices by which clients on the node itself reach VIPs.
+pub mod pair;
 /// Notices changes of these.
 pub mod watch;
 /// Programs on devices, attached by classic traffic control.

@@ -23,6 +23,14 @@ pub enum NetError {
     Answer(String),
 }
 
+/// The answer to one message.
+enum Answer {
+    /// It was carried out.
+    Done,
+    Object(Box<RouteNetlinkMessage>),
+    Refused(io::Error),
+}
+
 /// An rtnetlink socket.
 pub(super) struct Netlink {
     socket: Socket,
@@ -68,7 +76,12 @@ impl Netlink {
         &mut self,
         questions: impl IntoIterator<Item = RouteNetlinkMessage>,
     ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
-        self.send_all(questions, NLM_F_REQUEST)
+        let answers = self.send_all(questions.into_iter().map(|question| (question, NLM_F_REQUEST)))?;
+        let object = |answer| match answer {
+            Answer::Object(object) => Some(*object),
+            Answer::Done | Answer::Refused(_) => None,
+        };
+        Ok(answers.into_iter().map(object).collect())
     }
 
     /// Has the kernel create objects. What it refuses is not reported.
@@ -76,26 +89,38 @@ impl Netlink {
         &mut self,
         objects: impl IntoIterator<Item = RouteNetlinkMessage>,
     ) -> Result<(), NetError> {
-        self.send_all(objects, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK).map(|_| ())
+        self.change_all(objects.into_iter().map(|object| (object, NLM_F_CREATE))).map(drop)
+    }
+
+    /// Has the kernel change objects, each with these flags besides. Returns its answers, in the same order.
+    pub(super) fn change_all(
+        &mut self,
+        changes: impl IntoIterator<Item = (RouteNetlinkMessage, u16)>,
+    ) -> Result<Vec<io::Result<()>>, NetError> {
+        let changes = changes.into_iter().map(|(change, flags)| (change, flags | NLM_F_REQUEST | NLM_F_ACK));
+        let outcome = |answer| match answer {
+            Answer::Refused(error) => Err(error),
+            Answer::Done | Answer::Object(_) => Ok(()),
+        };
+        Ok(self.send_all(changes)?.into_iter().map(outcome).collect())
     }
 
     /// Sends messages, each of which has one answer.
     fn send_all(
         &mut self,
-        questions: impl IntoIterator<Item = RouteNetlinkMessage>,
-        flags: u16,
-    ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
+        questions: impl IntoIterator<Item = (RouteNetlinkMessage, u16)>,
+    ) -> Result<Vec<Answer>, NetError> {
         let mut answers = Vec::new();
         let mut questions = questions.into_iter().peekable();
         while questions.peek().is_some() {
             let first = self.sequence.wrapping_add(1);
             let (mut bytes, mut asked) = (Vec::new(), 0);
-            for question in questions.by_ref().take(BATCH) {
+            for (question, flags) in questions.by_ref().take(BATCH) {
                 bytes.extend(self.message(question, flags));
                 asked += 1;
             }
             let begin = answers.len();
-            answers.resize_with(begin + asked, || None);
+            answers.resize_with(begin + asked, || Answer::Done);
             self.socket.send(&bytes, 0)?;
             let mut missing = asked;
             while missing > 0 {
@@ -103,9 +128,13 @@ impl Netlink {
                     let place = message.header.sequence_number.wrapping_sub(first) as usize;
                     if let Some(answer) = answers.get_mut(begin + place).filter(|_| place < asked) {
                         missing -= 1;
-                        if let NetlinkPayload::InnerMessage(object) = message.payload {
-                            *answer = Some(object);
-                        }
+                        *answer = match message.payload {
+                            NetlinkPayload::InnerMessage(object) => Answer::Object(Box::new(object)),
+                            NetlinkPayload::Error(error) if error.code.is_some() => {
+                                Answer::Refused(error.to_io())
+                            }
+                            _ => Answer::Done,
+                        };
                     }
                     Ok(())
                 })?;

@@ -10,6 +10,7 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, Ro
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::{NetError, Netlink};
+use super::pair::{FAR, NEAR};
 use crate::model::{Link, Node};
 
 impl Node {
@@ -38,7 +39,16 @@ impl Node {
                 }
             }
         }
+        node.leave_pair_out();
         Ok(node)
+    }
+
+    /// Takes the pair for clients on the node itself out of the devices of routes: no other host is behind it.
+    fn leave_pair_out(&mut self) {
+        for index in [NEAR, FAR].into_iter().filter_map(|name| self.index(name)).collect::<Vec<_>>() {
+            self.defaults.remove(&index);
+            self.routed.remove(&index);
+        }
     }
 
     /// Adds an address of a device that is known already.
@@ -170,6 +180,15 @@ mod tests {
         assert_eq!((node.name(index).as_str(), node.name(0).as_str()), ("lo", "#0"));
         assert_eq!(Link::look(index).unwrap().as_ref(), Some(loopback));
         assert_eq!(Link::look(u32::MAX >> 1).unwrap(), None);
+    }
+
+    #[test]
+    fn the_pair_leads_to_no_other_host() {
+        let named = |name: &str| Link { name: name.into(), ..Link::default() };
+        let links = [(2, named("eth0")), (3, named(NEAR)), (4, named(FAR))].into();
+        let mut node = Node { links, defaults: [2, 4].into(), routed: [2, 3, 4].into(), ..Node::default() };
+        node.leave_pair_out();
+        assert_eq!((node.defaults, node.routed), ([2].into(), [2].into()));
     }
 
     #[test]

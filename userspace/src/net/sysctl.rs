@@ -1,6 +1,7 @@
 //! Reads forwarding and port ranges from `/proc/sys/net`, in the calling thread's network namespace.
 
 use std::fs;
+use std::io;
 
 /// The kernel would not forward packets.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +25,19 @@ pub fn forwarding(device: &str, v4: bool, v6: bool) -> Result<(), ForwardingOff>
         // A device that has just disappeared, or a kernel without the family, is handled elsewhere.
         if used && text.is_ok_and(|text| text.trim() == "0") {
             return Err(ForwardingOff { family, device: device.into(), setting });
+        }
+    }
+    Ok(())
+}
+
+/// Has the kernel forward on a device, where it does not.
+pub fn forward(device: &str) -> io::Result<()> {
+    for folder in ["ipv4", "ipv6"] {
+        let path = format!("/proc/sys/net/{folder}/conf/{device}/forwarding");
+        match fs::read_to_string(&path) {
+            Ok(text) if text.trim() == "0" => fs::write(&path, "1")?,
+            // A kernel without the family.
+            _ => {}
         }
     }
     Ok(())

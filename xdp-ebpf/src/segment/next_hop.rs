@@ -125,7 +125,7 @@ fn remembered(
     Ok(resolved)
 }
 
-/// The way to a client on this node: by the pair that it came by, so that the node's stack sees both directions. The FIB would lead to
+/// The path to a client on this node: by the pair that it came by, so that the node's stack sees both directions. The FIB would lead to
 /// a pod without its stack, and to itself not at all. The pair takes packets of any size.
 #[inline(always)]
 fn to_node(received: &mut Received, draft: &mut Draft) -> Result<bool, Exit> {

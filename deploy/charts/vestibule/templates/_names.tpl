@@ -86,6 +86,9 @@ settings:
   {{- with .Values.settings.xdpDevices }}
   xdpDevices: {{ toJson . }}
   {{- end }}
+  {{- if .Values.settings.nodeClients }}
+  nodeClients: true
+  {{- end }}
 probe:
   enabled: {{ .Values.probe.enabled }}
   type: {{ .Values.probe.type }}

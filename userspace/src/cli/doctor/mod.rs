@@ -16,6 +16,7 @@ use crate::dataplane::load;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 use crate::model::Node;
+use crate::net::pair::{self, FAR, NEAR};
 use crate::net::sysctl;
 
 /// The kernel, and the capabilities of this process.
@@ -99,9 +100,13 @@ fn of_node(pins: &Pins) -> Result<Vec<Finding>> {
     for (index, link) in &node.links {
         if linked.contains(index) || node.routed.contains(index) {
             findings.extend(device::look(pins, *index, link));
-            used.push(link);
+            // The pair takes packets of any size.
+            if link.name != FAR {
+                used.push(link);
+            }
         }
     }
+    findings.extend(node_clients(&node));
     findings.extend(device::sizes(&used));
     findings.extend(netfilter::look());
     Ok(findings)
@@ -205,6 +210,30 @@ fn forwarding(node: &Node) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Says how clients on the node itself reach addresses of listeners, if they do.
+fn node_clients(node: &Node) -> Option<Finding> {
+    const WHAT: &str = "clients on the node";
+    let pair = match pair::find() {
+        Ok(None) => return None,
+        Ok(Some(pair)) => pair,
+        Err(error) => {
+            return Some(finding(Verdict::Note, WHAT, error.to_string(), "rename that device, or remove it"));
+        }
+    };
+    if let Err(error) = sysctl::forwarding(FAR, true, true) {
+        return Some(finding(Verdict::Bad, WHAT, error.to_string(), "set it for this device"));
+    }
+    let found = match pair::routes(pair) {
+        Ok(routes) => format!(
+            "{} routes lead into {NEAR}, and the programs are on {}",
+            routes.ours.len(),
+            node.name(pair.far)
+        ),
+        Err(error) => error.to_string(),
+    };
+    Some(finding(Verdict::Ok, WHAT, found, ""))
 }
 
 #[cfg(test)]

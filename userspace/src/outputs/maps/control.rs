@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
 use tracing::{debug, info, warn};
 
 use super::checks::{
@@ -16,6 +15,7 @@ use super::checks::{
 use super::complaints::Complaints;
 use super::egress::Egress;
 use super::fronts::Hooks;
+use super::node_clients::NodeClients;
 use super::prepared::{Options, Prepared};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
@@ -82,14 +82,16 @@ impl Control {
             keys: None,
             applied,
             is_in_step: false,
-            hooks: Hooks::default(),
+            hooks: Hooks { node_clients: NodeClients::found(pins), ..Hooks::default() },
             complaints: Complaints::default(),
         };
         this.withdraw(order.is_withdrawn)?;
+        this.hooks.node_clients.is_withdrawn = order.is_withdrawn;
         // Before any listener exists: the cluster's keys would end a handshake started with our own key.
         this.sign_with(order.keys.as_ref())?;
         this.bring_at_start(order.begun)?;
         this.audit()?;
+        this.follow_node_clients();
         Ok(this)
     }
 
@@ -106,6 +108,20 @@ impl Control {
 
     /// Brings the kernel in step with an order. If refused, the previous state stays, but follows the network.
     pub(super) fn follow(&mut self, order: Order) -> Result<Done, StartError> {
+        self.hooks.node_clients.is_withdrawn = order.is_withdrawn;
+        let outcome = self.carry_order_out(order);
+        self.follow_node_clients();
+        outcome
+    }
+
+    /// Leads clients on the node itself to what the maps serve.
+    fn follow_node_clients(&mut self) {
+        let leading = self.applied.leading(&self.desired);
+        let (desired, node) = (&self.desired, self.egress.node());
+        self.hooks.node_clients.follow(desired, &leading, node, &mut self.programs, &self.pins);
+    }
+
+    fn carry_order_out(&mut self, order: Order) -> Result<Done, StartError> {
         let Order { desired, node, keys, is_withdrawn, begun, .. } = order;
         // Whether or not the rest can be done.
         self.withdraw(is_withdrawn)?;
@@ -243,7 +259,7 @@ impl Control {
         self.hooks.tcx.retain(|index| chosen.devices.contains(index));
         // What a backend that is gone sends on a connection that is being ended must not pass us.
         if !self.reaper.is_ending_senders() {
-            self.detach(&chosen.devices)?;
+            self.hooks.leave(&chosen.devices, self.egress.node(), &self.pins)?;
         }
         self.complaints.problems = plan.problems;
         self.complaints.problems.extend(node_problems(self.egress.node(), &chosen, &self.desired));
@@ -269,12 +285,7 @@ impl Control {
     /// Refuses new connections, or takes them again, as far as it is for the agent to say. Returns whether the command line requested
     /// that they be refused. To be called from time to time: the command line may overwrite what the agent says.
     pub(super) fn withdraw(&self, is_withdrawn: bool) -> Result<bool, TableError> {
-        let word = self.maps.drain.look_up(&0)?.unwrap_or_default();
-        let bit = if is_withdrawn { DRAIN_WITHDRAWN } else { 0 };
-        if word & DRAIN_WITHDRAWN != bit {
-            self.maps.drain.put(&0, &(word & !DRAIN_WITHDRAWN | bit))?;
-        }
-        Ok(word & DRAIN_ASKED != 0)
+        self.maps.withdraw(is_withdrawn)
     }
 
     /// Reads the content of the maps again, since it is unknown after a failed write.
@@ -321,17 +332,6 @@ impl Control {
         Ok(())
     }
 
-    /// Detaches the program from every other device, including those of an earlier start.
-    fn detach(&mut self, keep: &BTreeSet<u32>) -> Result<(), StartError> {
-        for index in self.pins.linked_devices()? {
-            if !keep.contains(&index) {
-                attach::detach(&self.pins, index)?;
-                info!(device = self.egress.node().name(index), "detached");
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the devices that have the program.
     pub(super) fn attached(&self) -> &BTreeSet<u32> {
         &self.hooks.tcx
@@ -350,7 +350,8 @@ impl Control {
 
     /// Returns what the node cannot do of the state in effect, and why.
     pub(super) fn problems(&self) -> Vec<Problem> {
-        self.complaints.problems()
+        let problems = self.complaints.problems();
+        [&problems, self.hooks.node_clients.problems()].concat()
     }
 
     /// Returns what is not held of the state in effect, apart from what drifted.
@@ -386,6 +387,7 @@ impl Control {
                 repaired += attached;
                 is_news = self.complaints.note_fronts(found);
             }
+            self.follow_node_clients();
             self.complaints.exceptions = self.unheld();
         }
         let exceptions = self.exceptions();

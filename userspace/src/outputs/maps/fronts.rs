@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
+use super::node_clients::NodeClients;
+use crate::dataplane::attach;
 use crate::dataplane::front::{self, FrontError};
 use crate::dataplane::hooks::Attached;
 use crate::dataplane::load::Programs;
@@ -33,9 +35,22 @@ pub(super) struct Hooks {
     pub(super) tcx: BTreeSet<u32>,
     /// XDP.
     fronts: Fronts,
+    /// The pair by which clients on the node itself come.
+    pub(super) node_clients: NodeClients,
 }
 
 impl Hooks {
+    /// Detaches the TCX program from every device that neither is one of these nor the pair's, including those of an earlier start.
+    pub(super) fn leave(&self, keep: &BTreeSet<u32>, node: &Node, pins: &Pins) -> Result<(), PinError> {
+        for index in pins.linked_devices()? {
+            if !keep.contains(&index) && self.node_clients.far() != Some(index) {
+                attach::detach(pins, index)?;
+                info!(device = node.name(index), "detached");
+            }
+        }
+        Ok(())
+    }
+
     /// Attaches XDP to those of the devices with these names that have TCX, and are among `chosen`, and detaches it from all others.
     /// Returns what there is to say of it.
     pub(super) fn follow(

@@ -9,6 +9,8 @@ mod egress;
 mod prepared;
 /// Devices with XDP in front.
 mod fronts;
+/// The pair by which clients on the node itself come.
+mod node_clients;
 /// What the kernel holds, and the writes that keep it in step.
 mod control;
 /// What cannot be done, and what is not held.
@@ -49,6 +51,7 @@ use crate::model::{Problem, Settings};
 use worker::{Task, Worker};
 
 pub(crate) use devices::Choice;
+pub(crate) use node_clients::leave as leave_node_clients;
 pub(crate) use prepared::Options;
 
 /// The channel to the thread that writes the maps.
