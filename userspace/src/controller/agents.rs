@@ -28,9 +28,6 @@ const LOOK: Duration = Duration::from_secs(5);
 /// After this time without a list of Leases or NodeStates, judging starts without them.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A node whose agent has been silent for this long, since we look, is not waited for with what is refused: it may never come back.
-const SILENT_MAX: Duration = Duration::from_secs(600);
-
 /// Why it is not known what a node holds.
 const NOT_RENEWED: &str = "its agent has not renewed its Lease since this controller began to look";
 
@@ -200,8 +197,8 @@ impl Agents {
     /// What the nodes with live agents hold.
     pub(super) fn nodes(&self) -> Nodes {
         let (are_unlisted, members) = (!self.liveness.is_known(), self.members.clone());
-        let ended = self.liveness.ended_within(SILENT_MAX);
-        let silent = ended.filter(|(node, lease)| members.contains(*node) && may_serve(lease));
+        let awaited = self.liveness.awaited(members.len());
+        let silent = awaited.filter(|(node, lease)| members.contains(*node) && may_serve(lease));
         let silent = silent.map(|(node, _)| node.to_owned()).collect();
         Nodes { are_unlisted, members, silent, ..nodes(&self.liveness, &self.states) }
     }
@@ -214,10 +211,13 @@ impl Agents {
         states.filter(move |(node, _)| are_unlisted || alive.contains(node))
     }
 
-    /// What the nodes with live agents announce; `None`: not known, for not all of them may be listed.
+    /// What the nodes with live agents announce; `None`: not known, for not all of them may be listed, or one has just started, and did not
+    /// look yet.
     pub(super) fn announced(&self) -> Option<Announced> {
-        let is_known = self.is_listed && self.liveness.is_known();
-        is_known.then(|| {
+        let is_starting =
+            |lease: &AgentLease| lease.report.as_ref().is_some_and(|report| !report.saved.is_empty());
+        let has_looked = !self.liveness.agents().any(|(_, _, lease)| is_starting(lease));
+        (self.is_listed && self.liveness.is_known() && has_looked).then(|| {
             Announced::of(self.reports().map(|(node, state)| (node, &*state.uid, &*state.spec.announced)))
         })
     }
@@ -399,6 +399,7 @@ fn reported(state: NodeState) -> Reported {
 
 #[cfg(test)]
 mod tests {
+    use super::super::liveness::SILENT_MAX;
     use super::*;
     use crate::sources::kubernetes::api::lease_report::leave;
     use crate::sources::kubernetes::api::node_state::NodeProblem;
@@ -551,12 +552,26 @@ mod tests {
             // Reports of others pass the time.
             let begun = Instant::now();
             for seconds in (0..SILENT_MAX.as_secs() + 60).step_by(10) {
-                let alive = AgentLease { renewed: seconds.to_string(), ..lease(report(0, "")) };
+                let (renewed, holder) = (seconds.to_string(), "agent".to_owned());
+                let alive = AgentLease { renewed, holder, ..lease(report(0, "")) };
                 this.liveness.put("b".to_owned(), alive, begun + Duration::from_secs(seconds));
             }
             assert_eq!(this.nodes().may_hold(), None, "{said:?}");
             assert!(this.nodes().members.contains("a"), "it is to be taken over from all the same");
         }
+        // What ails most agents will be over, and their nodes serve meanwhile.
+        let mut this = agents(Duration::ZERO);
+        let all = ["a", "c"].map(|node| (format!("{PREFIX}{node}"), lease(report(7, ""))));
+        this.take_leases(Named::Listed(all.into(), String::new()));
+        let begun = Instant::now();
+        for seconds in (0..2 * SILENT_MAX.as_secs()).step_by(10) {
+            let (renewed, holder) = (seconds.to_string(), "agent".to_owned());
+            let alive = AgentLease { renewed, holder, ..lease(report(0, "")) };
+            this.take_leases(Named::Put(format!("{PREFIX}b"), alive.clone()));
+            this.liveness.put("b".to_owned(), alive, begun + Duration::from_secs(seconds));
+        }
+        assert_eq!(this.nodes().members.len(), 3);
+        assert!(this.nodes().may_hold().is_some(), "two of three are silent");
         // One that left is waited for by nobody.
         let mut this = agents(Duration::ZERO);
         let left = AgentLease { has_left: true, ..lease(report(7, "")) };

@@ -212,8 +212,7 @@ impl Core {
         self.history.judge(&mut nodes);
         self.claims.note_on_nodes(if self.claims.is_unmarked() { nodes.may_hold() } else { None });
         let mut held_back = nodes.held_back();
-        let of_claims = stale_nodes.iter().filter(|(_, line)| line.starts_with("claims:"));
-        for (node, line) in of_claims {
+        for (node, line) in stale_nodes.iter().filter(|(_, line)| line.starts_with("claims:")) {
             held_back.entry(node.clone()).or_insert_with(|| format!("its agent cannot follow {line}"));
         }
         let (excluded, excludes_again) = self.lag.exclude(self.claims.newest(), &mut nodes, at);
@@ -263,8 +262,7 @@ impl Core {
         }
         let young =
             young.iter().map(|stale| stale.since).chain(young_nodes.iter().map(|(_, since, _)| *since));
-        let young = young.chain(young_unread.iter().map(|(_, since, _)| *since));
-        let said = young.map(|since| since + STALE);
+        let said = young.chain(young_unread.iter().map(|(_, since, _)| *since)).map(|since| since + STALE);
         let unmarked = waits.as_ref().map(|_| at + Waits::LOOK);
         self.again = said.chain(judged.again).chain(excludes_again).chain(unmarked).min();
         self.queue.forget(|object| !judged.objects.contains(object));

@@ -37,6 +37,10 @@ pub(super) struct AgentLease {
     pub(super) has_left: bool,
 }
 
+/// A node whose agent has been silent for this long, since we look, is not waited for with what is refused. But where most agents are
+/// silent, something ails them all, and they come back.
+pub(super) const SILENT_MAX: Duration = Duration::from_secs(600);
+
 /// What is known of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
@@ -128,12 +132,13 @@ impl Liveness {
         agents.filter(|(_, life, _)| *life != Life::Dead)
     }
 
-    /// Nodes whose Lease has ended or was given back within this time, with it.
-    pub(super) fn ended_within(&self, most: Duration) -> impl Iterator<Item = (&str, &AgentLease)> {
-        let ended = self
-            .seen
-            .iter()
-            .filter(move |(_, seen)| seen.life == Life::Dead && self.watched - seen.changed < most);
+    /// Nodes whose Lease has ended or was given back, with it, but for those where that was so long ago that they may never come back. Of so
+    /// many members there are.
+    pub(super) fn awaited(&self, members: usize) -> impl Iterator<Item = (&str, &AgentLease)> {
+        let alive = self.seen.values().filter(|seen| seen.life == Life::Alive).count();
+        let most = if 2 * alive < members { Duration::MAX } else { SILENT_MAX };
+        let ended = self.seen.iter().filter(|(_, seen)| seen.life == Life::Dead);
+        let ended = ended.filter(move |(_, seen)| self.watched - seen.changed < most);
         ended.map(|(node, seen)| (node.as_str(), &seen.lease))
     }
 

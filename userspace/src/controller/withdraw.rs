@@ -259,8 +259,9 @@ fn left<'a>(
             add(origin.kind(), name, &cleared);
         }
     }
-    left.extend(reports::leave(cluster));
     left.extend(cluster.services.iter().filter_map(|(name, service)| service_left(name, service, status)));
+    // Last: addresses matter more.
+    left.extend(reports::leave(cluster));
     left
 }
 

@@ -1,9 +1,10 @@
 //! Packets of connections that are not known here, and may be open at the node that announced the address before.
 
-use common::decide::previous::opens_nothing;
+use common::decide::previous::{CLOSED_HOPS, opens_nothing};
 use common::maps::announced::OWNER_HERE;
 use common::maps::listener::Listener;
 use common::maps::previous::Peer;
+use common::maps::segment::is_silent;
 use common::reason::Reason;
 
 use crate::connection::cookie::{PROOF_FIRST, PROOF_KEEP_ALIVE};
@@ -43,7 +44,10 @@ verified! {
             if previous::find(skb, received, &mut peer, has_cookie | is_here, stamp_ns)?
                 && admit::at_listener(received, listener).is_ok()
             {
-                return Err(previous::send(skb, received, &mut peer, &mut announced));
+                // Others may have taken the address from a node whose agent is silent, and one of them may pass it on to this one.
+                let keeps_hops = announced.is_here() && !is_silent(stamp_ns, kernel::monotonic_ns());
+                let most = if keeps_hops { u32::from(u8::MAX) } else { u32::from(CLOSED_HOPS) };
+                return Err(previous::send(skb, received, &mut peer, &mut announced, most));
             }
         }
         if packet & OPENS == 0 {

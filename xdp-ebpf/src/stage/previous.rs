@@ -1,6 +1,6 @@
 //! Passes packets on to the node that announced their address before, out of the device on which they came.
 
-use common::decide::previous::{self, CLOSED_HOPS};
+use common::decide::previous;
 use common::decide::tables;
 use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::next_hop::link;
@@ -71,10 +71,9 @@ fn is_known(peer: &mut Peer, node: u64, device: u32) -> Result<bool, Exit> {
 }
 
 verified! {
-    /// Sends the packet on to the node, from the link address by which its address is announced. Nothing else changes but the hop limit or TTL:
-    /// it may be a super-packet of many segments, whose checksums are still to be made.
-    pub(crate) fn send as previous_send[Skb, skb](received: Received, to: Peer, from: Announced) -> Exit {
-        let most = if from.is_here() { u8::MAX } else { CLOSED_HOPS };
+    /// Sends the packet on to the node, from the link address by which its address is announced. Nothing else changes but the hop limit or TTL,
+    /// of which `most` are left before: it may be a super-packet of many segments, whose checksums are still to be made.
+    pub(crate) fn send as previous_send[Skb, skb](received: Received, to: Peer, from: Announced; most: u32) -> Exit {
         let stored = match received.segment.v4 {
             true => store::<true>(skb, received, to.link, &from.link, most),
             false => store::<false>(skb, received, to.link, &from.link, most),
@@ -92,7 +91,7 @@ fn store<const V4: bool>(
     received: &mut Received,
     to: u64,
     from: &[u8; 6],
-    most: u8,
+    most: u32,
 ) -> Result<bool, Exit> {
     let (frame, hops_in, hops_at) =
         if V4 { (V4_FRAME, V4_HOPS, V4_HOPS_AT) } else { (V6_FRAME, V6_HOPS, V6_HOPS_AT) };
@@ -101,7 +100,7 @@ fn store<const V4: bool>(
     if hops <= 1 {
         return Err(Exit::drop(Reason::PreviousHopLimit));
     }
-    let left = (if hops > most { most } else { hops }) - 1;
+    let left = (if u32::from(hops) > most { most as u8 } else { hops }) - 1;
     h.bytes[hops_in] = left;
     h.set_link_word(frame, to);
     h.set_link(frame + 6, from);

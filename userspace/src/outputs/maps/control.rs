@@ -15,7 +15,6 @@ use super::checks::{
 use super::complaints::Complaints;
 use super::egress::Egress;
 use super::fronts::Hooks;
-use super::node_clients::NodeClients;
 use super::prepared::{Options, Prepared};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
@@ -82,7 +81,7 @@ impl Control {
             keys: None,
             applied,
             is_in_step: false,
-            hooks: Hooks { node_clients: NodeClients::found(pins), ..Hooks::default() },
+            hooks: Hooks::found(pins),
             complaints: Complaints::default(),
         };
         this.withdraw(order.is_withdrawn)?;

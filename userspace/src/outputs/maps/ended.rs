@@ -62,6 +62,7 @@ impl Ended {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.retire.is_empty() && self.selector.is_empty() && self.later.is_empty() && self.senders.is_empty()
+        let is_nothing_to_do = self.retire.is_empty() && self.selector.is_empty() && self.later.is_empty();
+        is_nothing_to_do && self.senders.is_empty() && self.flows == 0
     }
 }

@@ -40,6 +40,11 @@ pub(super) struct Hooks {
 }
 
 impl Hooks {
+    /// Nothing is attached but what an earlier daemon left for clients on the node.
+    pub(super) fn found(pins: &Pins) -> Self {
+        Self { node_clients: NodeClients::found(pins), ..Self::default() }
+    }
+
     /// Detaches the TCX program from every device that neither is one of these nor the pair's, including those of an earlier start.
     pub(super) fn leave(&self, keep: &BTreeSet<u32>, node: &Node, pins: &Pins) -> Result<(), PinError> {
         for index in pins.linked_devices()? {
@@ -194,7 +199,8 @@ impl Fronts {
     /// Returns which devices have lost XDP since, because another program detached it; [`Self::follow`] then attaches it again.
     fn take_lost(&mut self, pins: &Pins) -> BTreeSet<u32> {
         let Some(last) = &self.last else { return BTreeSet::new() };
-        let is_lost = |index: &&u32| !matches!(ours(pins, **index), Ok(Some(_)));
+        // Of one that cannot be looked at nothing is known.
+        let is_lost = |index: &&u32| matches!(ours(pins, **index), Ok(None));
         let lost: BTreeSet<u32> = last.attached.iter().filter(is_lost).copied().collect();
         if !lost.is_empty() {
             self.last = None;
