@@ -70,8 +70,10 @@ pub struct Routes {
 /// What is to be changed of the routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Routes to make, or to replace where ours has another source.
+    /// Routes to make, where there is none.
     pub add: BTreeMap<IpAddr, Option<IpAddr>>,
+    /// Routes of ours to replace, for the source is another one.
+    pub replace: BTreeMap<IpAddr, Option<IpAddr>>,
     /// Routes of ours to remove.
     pub remove: BTreeSet<IpAddr>,
     /// Addresses that are wanted, and to which another program's route leads: that one stays, alone.
@@ -86,8 +88,12 @@ impl Routes {
         for (address, source) in wanted {
             if !is_free(address) {
                 changes.blocked.insert(*address);
-            } else if self.ours.get(address) != Some(source) {
-                changes.add.insert(*address, *source);
+                continue;
+            }
+            match self.ours.get(address) {
+                None => drop(changes.add.insert(*address, *source)),
+                Some(other) if other != source => drop(changes.replace.insert(*address, *source)),
+                Some(_) => {}
             }
         }
         let is_over = |address: &&IpAddr| !wanted.contains_key(address) || !is_free(address);
@@ -155,12 +161,11 @@ pub fn carry_out(changes: &Changes, pair: Pair) -> Result<Vec<(IpAddr, io::Error
         .remove
         .iter()
         .map(|address| (*address, RouteNetlinkMessage::DelRoute(route(*address, None, pair)), 0));
-    let added = changes.add.iter().map(|(address, source)| {
-        (
-            *address,
-            RouteNetlinkMessage::NewRoute(route(*address, *source, pair)),
-            NLM_F_CREATE | NLM_F_REPLACE,
-        )
+    // Another program's route may have come to the address since they were read: it stays.
+    let new = changes.add.iter().map(|to| (to, NLM_F_CREATE | NLM_F_EXCL));
+    let replaced = changes.replace.iter().map(|to| (to, NLM_F_CREATE | NLM_F_REPLACE));
+    let added = new.chain(replaced).map(|((address, source), flags)| {
+        (*address, RouteNetlinkMessage::NewRoute(route(*address, *source, pair)), flags)
     });
     let (addresses, messages): (Vec<IpAddr>, Vec<_>) =
         removed.chain(added).map(|(address, message, flags)| (address, (message, flags))).unzip();
@@ -289,12 +294,11 @@ fn route(address: IpAddr, source: Option<IpAddr>, pair: Pair) -> RouteMessage {
 }
 
 impl Routes {
-    /// Notes a route, if it leads to a single address and is in the main table.
+    /// Notes a route to a single address in the main table, whatever its kind: a blackhole, too, is there for a reason, such as BGP.
     fn note(&mut self, route: &RouteMessage, pair: Pair) {
         let header = &route.header;
         let whole = if header.address_family == AddressFamily::Inet { 32 } else { 128 };
         if header.destination_prefix_length != whole
-            || header.kind != RouteType::Unicast
             || header.table != RouteHeader::RT_TABLE_MAIN
             || header.flags.contains(RouteFlags::Cloned)
         {
@@ -354,10 +358,15 @@ mod tests {
             assert_eq!(noted(&other), others);
             let elsewhere = route(address, source, Pair { near: 3, far: 8 });
             assert_eq!(noted(&elsewhere), others);
+            // As BGP speakers have it for an address that they announce.
+            let mut anchor = other.clone();
+            anchor.header.kind = RouteType::BlackHole;
+            anchor.attributes.retain(|attribute| !matches!(attribute, RouteAttribute::Oif(_)));
+            assert_eq!(noted(&anchor), others);
             for change in [
                 |made: &mut RouteMessage| made.header.destination_prefix_length = 24,
                 |made: &mut RouteMessage| made.header.table = 255,
-                |made: &mut RouteMessage| made.header.kind = RouteType::Local,
+                |made: &mut RouteMessage| made.header.flags = RouteFlags::Cloned,
             ] {
                 let mut not_noted = made.clone();
                 change(&mut not_noted);
@@ -391,7 +400,8 @@ mod tests {
         let wanted =
             [(at(1), source), (at(2), source), (at(4), source), (at(5), source), (at(7), source)].into();
         let changes = Changes {
-            add: [(at(2), source), (at(7), source)].into(),
+            add: [(at(7), source)].into(),
+            replace: [(at(2), source)].into(),
             remove: [at(3), at(4)].into(),
             blocked: [at(4), at(5)].into(),
         };
@@ -412,7 +422,8 @@ mod tests {
             let mut routes = Routes { ours: by(ours), others };
             let changes = routes.changes_to(&wanted);
             routes.ours.retain(|address, _| !changes.remove.contains(address));
-            routes.ours.extend(changes.add);
+            prop_assert!(changes.add.keys().all(|address| !routes.ours.contains_key(address)));
+            routes.ours.extend(changes.add.into_iter().chain(changes.replace));
             let after = routes.changes_to(&wanted);
             prop_assert_eq!(after, Changes { blocked: changes.blocked, ..Changes::default() });
             prop_assert!(routes.ours.keys().all(|address| !routes.others.contains(address)));

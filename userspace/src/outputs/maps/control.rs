@@ -115,6 +115,9 @@ impl Control {
 
     /// Leads clients on the node itself to what the maps serve.
     fn follow_node_clients(&mut self) {
+        if self.hooks.node_clients.is_off(&self.desired) {
+            return;
+        }
         let leading = self.applied.leading(&self.desired);
         let (desired, node) = (&self.desired, self.egress.node());
         self.hooks.node_clients.follow(desired, &leading, node, &mut self.programs, &self.pins);

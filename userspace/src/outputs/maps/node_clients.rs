@@ -60,6 +60,11 @@ impl NodeClients {
         self.far
     }
 
+    /// Whether nobody is led by the pair, and nothing is left of it.
+    pub(super) fn is_off(&self, desired: &Desired) -> bool {
+        self.is_left && !desired.settings.node_clients
+    }
+
     /// What there is to say.
     pub(super) fn problems(&self) -> &[Problem] {
         &self.problems
@@ -122,12 +127,9 @@ impl NodeClients {
         (self.far, self.is_attached) = (Some(pair.far), true);
         let changes = pair::routes(pair)?.changes_to(wanted);
         let refused = pair::carry_out(&changes, pair)?;
-        if !changes.add.is_empty() || !changes.remove.is_empty() {
-            info!(
-                added = changes.add.len(),
-                removed = changes.remove.len(),
-                "routes for clients on the node itself"
-            );
+        let added = changes.add.len() + changes.replace.len();
+        if added > 0 || !changes.remove.is_empty() {
+            info!(added, removed = changes.remove.len(), "routes for clients on the node itself");
         }
         if let Some(first) = changes.blocked.first() {
             let what = format!(
