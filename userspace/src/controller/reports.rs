@@ -117,7 +117,9 @@ impl Basis<'_> {
 
     /// What of MetalLB's configuration is wrong, or not honoured.
     pub(super) fn configuration(&self, problems: &[Problem]) -> Vec<Written> {
-        if !self.reporting.has_configurations {
+        // Without these nothing is known to be wrong.
+        let is_unknown = [Source::Pools, Source::Advertisements].iter().any(|of| self.unlisted.contains(of));
+        if !self.reporting.has_configurations || is_unknown {
             return Vec::new();
         }
         let Some(namespace) = self.namespace(Source::Configurations) else { return Vec::new() };
@@ -457,6 +459,10 @@ mod tests {
         scene.has = true;
         scene.unlisted = [Source::L2Statuses, Source::Configurations].into();
         assert_eq!(count(&scene), (0, 0), "it is not known what was made");
+        for unlisted in [Source::Pools, Source::Advertisements] {
+            scene.unlisted = [unlisted].into();
+            assert_eq!(count(&scene), (2, 0), "it is not known what is wrong");
+        }
         scene.unlisted.clear();
         scene.is_known = false;
         assert_eq!(count(&scene), (0, 1), "it is not known who announces");
