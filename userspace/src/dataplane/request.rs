@@ -43,8 +43,8 @@ pub(super) fn ending(
     Some(of_flow(client, flow, reason))
 }
 
-/// Returns why the selector ends a connection; of those that are no longer admitted only the old ones. `is_old` says whether a
-/// generation was given out before another one.
+/// Returns why the selector ends a connection; of those that are no longer admitted, and of routes and addresses that may have come back, only
+/// the old ones. `is_old` says whether a generation was given out before another one.
 pub(super) fn reason(
     selector: &Selector,
     is_old: impl Fn(u32, u32) -> bool,
@@ -52,9 +52,13 @@ pub(super) fn reason(
     is: &Connection,
 ) -> Option<Reason> {
     let reason = selector.takes(client, is.listener, is.route, is.backend)?;
-    let since = selector.ranges.get(&is.route).and_then(|admission| admission.since);
-    let is_spared =
-        reason == Reason::ExpireRefused && since.is_some_and(|since| !is_old(is.generation, since));
+    let is_gone = selector.backends.contains(&is.backend) || selector.listeners.contains(&is.listener);
+    let since = match reason {
+        Reason::ExpireRefused => selector.ranges.get(&is.route).and_then(|admission| admission.since),
+        _ if is_gone => None,
+        _ => selector.since,
+    };
+    let is_spared = since.is_some_and(|since| !is_old(is.generation, since));
     (!is_spared).then_some(reason)
 }
 
@@ -99,8 +103,45 @@ pub(super) fn ends(client: &ClientTuple, flow: &Flow) -> [IpAddr; 2] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use common::maps::address::{Address, Port};
+
+    /// A route that left a listener, and came back.
+    #[test]
+    fn a_connection_made_since_stays_unless_its_backend_is_gone() {
+        let is = |generation, backend| Connection {
+            generation,
+            backend,
+            listener: 2,
+            route: 5,
+            ..Connection::zeroed()
+        };
+        let selector = Selector {
+            detached: BTreeSet::from([(2, 5)]),
+            backends: BTreeSet::from([9]),
+            since: Some(100),
+            ..Selector::default()
+        };
+        let of = |selector: &Selector, is: &Connection| {
+            reason(selector, |generation, since| generation < since, &ClientTuple::zeroed(), is)
+        };
+        assert_eq!(of(&selector, &is(99, 1)), Some(Reason::ExpireRemoved));
+        assert_eq!(of(&selector, &is(100, 1)), None);
+        assert_eq!(of(&selector, &is(100, 9)), Some(Reason::ExpireRemoved));
+        let unknown = Selector { since: None, ..selector.clone() };
+        assert_eq!(of(&unknown, &is(100, 1)), Some(Reason::ExpireRemoved));
+        // Of two removals, the later one is of what was there in the meantime.
+        let mut both = selector.clone();
+        both.join(Selector::default());
+        assert_eq!(both.since, Some(100));
+        both.join(Selector { listeners: BTreeSet::from([3]), since: Some(200), ..Selector::default() });
+        assert_eq!(both.since, None);
+        let mut first = Selector::default();
+        first.join(selector);
+        assert_eq!(first.since, Some(100));
+    }
 
     #[test]
     fn the_order_stands_behind_an_ethernet_header_of_the_clients_family() {

@@ -119,6 +119,9 @@ pub struct Selector {
     pub withdrawn: BTreeSet<(u32, ListenerKey)>,
     /// Route id to whose connections it admits from now on.
     pub ranges: BTreeMap<u32, Admission>,
+    /// The generation of the first connection that was made when all this was in force, or of a later one: if it is of a route or an
+    /// address that has come back, it stays. `None`: not known.
+    pub since: Option<u32>,
 }
 
 /// Whose connections a route admits.
@@ -142,6 +145,12 @@ impl Selector {
 
     /// Extends the selector to also match what `other` matches.
     pub fn join(&mut self, other: Self) {
+        if self.is_empty() {
+            self.since = other.since;
+        } else if !other.is_empty() {
+            // What the later one removed may have been there when the earlier one was in force.
+            self.since = None;
+        }
         self.backends.extend(other.backends);
         self.listeners.extend(other.listeners);
         self.detached.extend(other.detached);
@@ -158,6 +167,11 @@ impl Selector {
     /// Notes that connections of this generation and later ones were admitted by these ranges, or later ones.
     pub fn admit_since(&mut self, generation: u32) {
         self.ranges.values_mut().for_each(|admission| admission.since = Some(generation));
+    }
+
+    /// Whether it matches connections of what may come back with the same ids: routes on a listener, and addresses.
+    pub fn may_come_back(&self) -> bool {
+        !self.detached.is_empty() || !self.withdrawn.is_empty()
     }
 
     /// Forgets whose connections routes admit, where `newer` says that again: it may be more than before.

@@ -12,6 +12,7 @@ use super::ended::Order;
 use super::generation::is_older;
 use crate::dataplane::behind::Behind;
 use crate::dataplane::expire::ExpireError;
+use crate::dataplane::maps::settle;
 use crate::dataplane::read;
 use crate::dataplane::swept::Swept;
 use crate::plan::Selector;
@@ -20,6 +21,9 @@ use crate::plan::Selector;
 pub(super) trait Finder {
     /// Sets the device for runs of the program.
     fn set_device(&mut self, ifindex: u32);
+
+    /// Returns the generation of a connection that is made when no packet is between two look-ups any more; `None`: it cannot be read.
+    fn settled(&self) -> Option<u32>;
 
     /// Ends the flows that the selector matches and that are found, among this number. `None`: nothing was looked for.
     fn end(&self, selector: &Selector, flows: Option<u64>) -> Result<Option<u32>, ExpireError>;
@@ -30,8 +34,16 @@ impl Finder for Behind {
         Self::set_device(self, ifindex);
     }
 
+    fn settled(&self) -> Option<u32> {
+        settle();
+        let next = read::next_generation(self.maps());
+        next.inspect_err(|error| warn!(%error, "which connections are of what has come back is not known"))
+            .ok()
+    }
+
     fn end(&self, selector: &Selector, flows: Option<u64>) -> Result<Option<u32>, ExpireError> {
-        let now = if selector.ranges.is_empty() { None } else { Some(read::next_generation(self.maps())?) };
+        let is_needed = selector.since.is_some() || !selector.ranges.is_empty();
+        let now = is_needed.then(|| read::next_generation(self.maps())).transpose()?;
         Self::end(self, selector, |generation, since| is_older(generation, since, now), flows)
     }
 }
@@ -47,9 +59,14 @@ pub(super) fn serve(
         let mut orders = vec![first];
         orders.extend(received.try_iter());
         let mut selector = Selector::default();
-        for order in &orders {
+        for order in &mut orders {
             match order {
-                Order::End(ended) => selector.join(ended.selector.clone()),
+                Order::End(ended) => {
+                    if ended.selector.may_come_back() {
+                        ended.selector.since = finder.settled();
+                    }
+                    selector.join(ended.selector.clone());
+                }
                 Order::Device(ifindex) => finder.set_device(*ifindex),
                 Order::Audit(..) | Order::Forget(_) => {}
             }
@@ -108,6 +125,10 @@ mod tests {
     }
 
     impl Finder for Fake<'_> {
+        fn settled(&self) -> Option<u32> {
+            Some(77)
+        }
+
         fn set_device(&mut self, ifindex: u32) {
             self.devices.unwrap().borrow_mut().push(ifindex);
         }
@@ -162,6 +183,28 @@ mod tests {
             assert_eq!(asked.take(), [(BTreeSet::from([1, 2]), Some(9_000_000))]);
             assert_eq!(devices.take(), [5]);
         }
+    }
+
+    /// A second look at what was removed ended the connections of a route that had been put back on its listener meanwhile.
+    #[test]
+    fn what_may_come_back_is_passed_on_with_the_generation_from_which_it_stays() {
+        let asked = RefCell::default();
+        let (sender, received) = mpsc::channel();
+        let (onward, mut passed) = unbounded_channel();
+        let detached = Selector { detached: BTreeSet::from([(2, 5)]), ..Selector::default() };
+        sender.send(Order::End(Ended { selector: detached, ..Ended::default() })).unwrap();
+        sender.send(removal(1)).unwrap();
+        drop(sender);
+        serve(Fake { asked: Some(&asked), ..Fake::default() }, &received, &onward, &Swept::default());
+        let mut since = || match passed.blocking_recv() {
+            Some(Order::End(ended)) => ended.selector.since,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            [since(), since()],
+            [Some(77), None],
+            "backends that are gone have their ids to themselves"
+        );
     }
 
     #[test]

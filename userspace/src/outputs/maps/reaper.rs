@@ -272,7 +272,8 @@ impl<E: Ender> Duty<E> {
         if selector.is_empty() {
             return true;
         }
-        let now = if selector.ranges.is_empty() { None } else { self.next_generation() };
+        let is_needed = selector.since.is_some() || !selector.ranges.is_empty();
+        let now = if is_needed { self.next_generation() } else { None };
         let is_old = |generation, since| is_older(generation, since, now);
         report("removal", self.expirer.reset(selector, is_old))
     }
