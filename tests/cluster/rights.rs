@@ -104,7 +104,7 @@ fn nothing_is_refused_and_every_right_is_used() {
     }
 }
 
-/// Triggers what happens rarely: keys change, an agent is replaced, the doctor looks at the cluster, a node stays away, and a problem is reported again.
+/// Triggers what happens rarely: keys change, an agent is replaced, a node stays away, and a problem is reported again.
 fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
     let kubectl = cluster.kubectl();
     let secret = ["-n", RELEASE, "secret", "vestibule-keys"];
@@ -130,9 +130,6 @@ fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
     kubectl
         .wait_for("it is put back", &["announcement", "vestibule"], PATIENCE, |object| object["spec"] == said)
         .unwrap();
-
-    let doctor = ["exec", "deploy/vestibule-controller", "--", "vestibule", "doctor", "--cluster"];
-    kubectl.run(&[&["-n", RELEASE][..], &doctor].concat()).unwrap();
 
     kubectl.apply(GONE).unwrap();
     let is_gone = |states: &Value| {

@@ -242,8 +242,10 @@ fn the_daemon_ends_flows_that_it_finds_by_their_keys_before_it_walks_over_half_a
     copies::copy(&maps, &client, 0..BESIDE).unwrap();
     let of = stored(&scene, &maps, Family::V4, &ended);
     let mut written = Written { maps: &maps, by_name: BTreeMap::new() };
+    // But not the one that the connection itself has.
+    let first = if (3_000..4_000).contains(&of.1.nat.source_port.number()) { 4_000 } else { 3_000 };
     for number in 0..1_000 {
-        written.copy(&number.to_string(), &of, source_port(3_000 + number));
+        written.copy(&number.to_string(), &of, source_port(first + number));
     }
     // A walk, which counts them.
     std::thread::sleep(Duration::from_secs(15));

@@ -185,7 +185,7 @@ impl Saying<'_> {
 }
 
 /// Returns as many announced addresses as a NodeState has room for, and the number of the others.
-fn listed(announced: &OnDevices) -> (Vec<NodeAnnounced>, u32) {
+fn listed(announced: &OnDevices) -> (Vec<NodeAnnounced>, i64) {
     let all: usize = announced.values().map(BTreeSet::len).sum();
     let (mut room, mut left) = (ANNOUNCED_BYTES_MAX, ANNOUNCED_MAX);
     let mut devices = Vec::new();
@@ -198,7 +198,7 @@ fn listed(announced: &OnDevices) -> (Vec<NodeAnnounced>, u32) {
         devices.extend(Some(on).filter(|on| !on.addresses.is_empty()));
     }
     let listed: usize = devices.iter().map(|on| on.addresses.len()).sum();
-    (devices, u32::try_from(all - listed).unwrap_or(u32::MAX))
+    (devices, i64::try_from(all - listed).unwrap_or(i64::MAX))
 }
 
 fn node_problem(object: Option<String>, problem: &Problem, missing: bool) -> NodeProblem {

@@ -67,7 +67,7 @@ pub struct NodeStateSpec {
     pub announced: Vec<NodeAnnounced>,
     /// How many more it answers for than are listed.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub announced_more: u32,
+    pub announced_more: i64,
 }
 
 impl NodeState {
@@ -118,6 +118,6 @@ fn is_false(value: &bool) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_zero(value: &u32) -> bool {
+fn is_zero(value: &i64) -> bool {
     *value == 0
 }
