@@ -161,7 +161,7 @@ pub fn carry_out(changes: &Changes, pair: Pair) -> Result<Vec<(IpAddr, io::Error
         .remove
         .iter()
         .map(|address| (*address, RouteNetlinkMessage::DelRoute(route(*address, None, pair)), 0));
-    // Another program's route may have come to the address since they were read: it stays.
+    // Another program may have made a route to the address since they were read: it stays.
     let new = changes.add.iter().map(|to| (to, NLM_F_CREATE | NLM_F_EXCL));
     let replaced = changes.replace.iter().map(|to| (to, NLM_F_CREATE | NLM_F_REPLACE));
     let added = new.chain(replaced).map(|((address, source), flags)| {
