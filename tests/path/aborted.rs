@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
-use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};
 use tests::config::DIRECT_PORT;
 use tests::hello::hello;
-use tests::net::Namespace;
 use tests::server::{read_line, reset};
 use tests::tls;
 
@@ -19,18 +17,12 @@ use crate::scene::Scene;
 /// The time within which such a connection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-fn nft(namespace: &Namespace, rules: &str) {
-    let mut child = namespace.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "nft: {rules}");
-}
-
 /// Makes tenant a's host lose what matches this of all that reaches it.
 fn lose(scene: &Scene, what: &str) {
     let text = format!(
         "table inet lossy {{\nchain in {{\ntype filter hook input priority filter\n{what} drop\n}}\n}}\n"
     );
-    nft(&scene.lab.tenants[0].namespace, &text);
+    scene.lab.tenants[0].namespace.nft(&text).unwrap();
 }
 
 /// Opens a connection to tenant a, through either kind of listener.

@@ -2,9 +2,8 @@
 //! it. It would drop all that it is given to forward.
 
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::process::Stdio;
 use std::time::Duration;
 
 use common::maps::address::Address;
@@ -15,7 +14,6 @@ use tests::addresses::{
     BACKENDS, FAMILIES, Family, TENANT_NETS, backend, balancer, server_name, tenant_name, vip,
 };
 use tests::config::{Backend, Config, DIRECT_PORT, L2, listener, route};
-use tests::net::Namespace;
 use tests::pinned::pinned_entries;
 use tests::server::Speech;
 use tests::topology::{CLIENT_DEVICE, Lab, Options};
@@ -27,12 +25,6 @@ use crate::scene::{AT_ONCE, ECHO_PORT, Scene, eventually};
 const LOCAL: usize = 0;
 /// Connections are reset within this time once they lead nowhere.
 const ENDED: Duration = Duration::from_secs(1);
-
-fn nft(namespace: &Namespace, rules: &str) {
-    let mut child = namespace.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "nft: {rules}");
-}
 
 /// The configuration where the first tenant's route leads to backends on the node.
 fn config() -> Config {
@@ -64,7 +56,7 @@ fn scene(config: &Config) -> Scene {
     }
     let drop = "table inet node {\ncounter forwarded {\n}\nchain forward {\n\
                 type filter hook forward priority filter; policy drop;\ncounter name forwarded\n}\n}\n";
-    nft(&lab.balancer, drop);
+    lab.balancer.nft(drop).unwrap();
     let daemon = lab.vestibule(config).unwrap();
     Scene { daemon, echoes, lab }
 }
@@ -114,7 +106,7 @@ fn backends_on_the_node_see_their_clients_though_the_node_forwards_nothing() {
         let mut new = by_port(&scene, family, LOCAL);
         assert_seen(&new);
         new.assert_alive();
-        big(&mut new);
+        new.assert_carries();
     }
     open.iter_mut().for_each(Open::assert_alive);
     assert_eq!(forwarded(&scene), before, "the node's stack has seen none of it");
@@ -126,18 +118,6 @@ fn forwarded(scene: &Scene) -> String {
     let output = list.args(["list", "counter", "inet", "node", "forwarded"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
-}
-
-/// Sends more than a segment holds, and reads it back.
-fn big(open: &mut Open) {
-    let bytes = vec![0x5a; 1 << 20];
-    let mut writer = open.stream.try_clone().unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| writer.write_all(&bytes).unwrap());
-        let mut echo = vec![0; bytes.len()];
-        open.stream.read_exact(&mut echo).unwrap();
-        assert!(echo == bytes);
-    });
 }
 
 #[test]

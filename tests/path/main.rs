@@ -6,6 +6,7 @@
 
 mod scene;
 mod open;
+mod pod;
 
 mod by_name;
 mod foreign_servers;

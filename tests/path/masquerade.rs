@@ -3,22 +3,20 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, balancer, host, server_name};
+use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, balancer, server_name};
 use tests::config::{Backend, Config};
 use tests::hello::hello;
-use tests::net::{End, Namespace, veth};
+use tests::net::Namespace;
 use tests::raw::write_split;
 use tests::server::{read_line, reset};
 use tests::tls;
-use tests::topology::{Options, UPLINK};
+use tests::topology::Options;
 
+use crate::pod;
 use crate::scene::{AT_ONCE, ECHO_PORT, Scene, eventually};
 
-/// The pod's network.
-const POD_NET: u8 = 9;
 /// Vestibule's ports: each family's connections to the one backend use all of them by turns.
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=20_007;
 /// The one that the node masquerades to.
@@ -30,14 +28,6 @@ struct Node {
     pod: Namespace,
 }
 
-fn nft(namespace: &Namespace, rules: &str) {
-    let mut command = namespace.command("nft");
-    command.args(["-f", "-"]).stdin(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "nft: {rules}");
-}
-
 impl Node {
     fn new() -> Self {
         let mut config = Config::lab_on(ECHO_PORT);
@@ -45,26 +35,13 @@ impl Node {
         let one = FAMILIES.map(|family| Backend::new(backend(family, 0, 0), ECHO_PORT)).to_vec();
         config.route_mut("tenant-a").backends = one;
         let scene = Scene::echo_with(&Options::default(), &config);
-        let pod = Namespace::new("pod").unwrap();
         let node = &scene.lab.balancer;
-        let [ours, theirs] = [1, 2].map(|number| {
-            FAMILIES.map(|family| {
-                format!("{}/{}", host(family, POD_NET, number), if family.is_v4() { 24 } else { 64 })
-            })
-        });
-        let near = End { namespace: node, device: "pod", addresses: &ours.each_ref().map(String::as_str) };
-        let far = End { namespace: &pod, device: UPLINK, addresses: &theirs.each_ref().map(String::as_str) };
-        veth(near, far, 1500).unwrap();
-        for family in FAMILIES {
-            pod.ip(&format!("route add default via {}\n", host(family, POD_NET, 1))).unwrap();
-        }
-        nft(
-            node,
-            &format!(
-                "table inet pods {{\nchain post {{\ntype nat hook postrouting priority srcnat\n\
+        let pod = pod::behind(node, 1500);
+        node.nft(&format!(
+            "table inet pods {{\nchain post {{\ntype nat hook postrouting priority srcnat\n\
                  iifname \"pod\" meta l4proto tcp masquerade to :{MASQUERADED}\n}}\n}}\n"
-            ),
-        );
+        ))
+        .unwrap();
         Self { scene, pod }
     }
 
@@ -142,11 +119,13 @@ fn replies_to_a_masqueraded_connection_are_not_swallowed_while_we_connect() {
     let node = Node::new();
     for family in FAMILIES {
         let mut masqueraded = node.masqueraded(family);
-        nft(
-            &node.scene.lab.tenants[0].namespace,
-            "table inet quiet {\nchain in {\ntype filter hook input priority filter\n\
+        node.scene.lab.tenants[0]
+            .namespace
+            .nft(
+                "table inet quiet {\nchain in {\ntype filter hook input priority filter\n\
              tcp flags & (syn | ack) == syn drop\n}\n}\n",
-        );
+            )
+            .unwrap();
         let vip = node.scene.lab.vip(family, TLS_PORT);
         let bytes = hello().name(server_name(0)).bytes();
         let (waiting, moved) = node.scene.counted(|| {
@@ -164,7 +143,7 @@ fn replies_to_a_masqueraded_connection_are_not_swallowed_while_we_connect() {
         });
         assert!(moved.get("ConnectSyn") >= Some(&(PORTS.count() as u64)), "{family:?}: {moved:?}");
         assert!(moved.contains_key("ConnectStray"), "{family:?}: {moved:?}");
-        nft(&node.scene.lab.tenants[0].namespace, "flush ruleset\n");
+        node.scene.lab.tenants[0].namespace.nft("flush ruleset\n").unwrap();
         // All but the one on the masqueraded port, for which there is no other one.
         let answered = |mut stream: TcpStream| {
             stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
@@ -266,10 +245,13 @@ fn doctor_notes_a_source_address_that_the_node_masquerades_to() {
         assert!(text.contains(&balancer(family, 2).to_string()), "{found}");
     }
     assert!(text.contains("20000 to 20007"), "{found}");
-    nft(
-        &node.scene.lab.balancer,
-        "flush ruleset\ntable inet pods {\nchain post {\ntype nat hook postrouting priority srcnat\n\
+    node.scene
+        .lab
+        .balancer
+        .nft(
+            "flush ruleset\ntable inet pods {\nchain post {\ntype nat hook postrouting priority srcnat\n\
          meta l4proto tcp masquerade to :30000-60000\n}\n}\n",
-    );
+        )
+        .unwrap();
     assert_eq!(told()["verdict"], "ok");
 }

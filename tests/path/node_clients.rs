@@ -1,35 +1,30 @@
 //! Clients on the balancer's own node: its own processes, and a pod behind it, which reach VIPs by a pair of devices.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
-use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::addresses::{
-    FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, host, server_name, tenant_name, vip,
+    FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, server_name, tenant_name, vip,
 };
 use tests::config::{Backend, Config, DIRECT_PORT, listener, route};
 use tests::hello::hello;
-use tests::net::{End, Namespace, veth};
+use tests::net::Namespace;
 use tests::raw::{self, end_of, write_split};
 use tests::server::Speech;
 use tests::tls;
-use tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
+use tests::topology::{CLIENT_DEVICE, Lab, Options};
 use userspace::net::pair::{self, FAR, NEAR, PROTOCOL};
 
 use crate::open::Open;
+use crate::pod;
 use crate::scene::{AT_ONCE, ECHO_PORT, Scene, eventually};
 
-/// The pod's network.
-const POD_NET: u8 = 9;
 /// A port of the VIP whose only backends refuse.
 const REFUSING_PORT: u16 = 20_009;
 /// A port of the VIP without a listener.
 const UNSERVED_PORT: u16 = 20_010;
-/// More than fits into one packet of any size.
-const BYTES: usize = 1 << 20;
 
 fn config() -> Config {
     let mut config = Config::lab_on(ECHO_PORT);
@@ -65,12 +60,6 @@ fn scene_with(options: &Options, config: &Config) -> Scene {
     Scene { daemon, echoes, lab }
 }
 
-fn nft(namespace: &Namespace, rules: &str) {
-    let mut child = namespace.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "nft: {rules}");
-}
-
 fn output(namespace: &Namespace, program: &str, arguments: &[&str]) -> String {
     let output = namespace.command(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
@@ -104,30 +93,18 @@ fn direct(scene: &Scene, family: Family, tenant: usize) -> SocketAddr {
     scene.lab.vip(family, DIRECT_PORT + tenant as u16)
 }
 
-/// Sends and receives more than fits into one packet of any size.
-fn big(open: &mut Open) {
-    let bytes: Vec<u8> = (0..BYTES).map(|at| (at / 7) as u8).collect();
-    let mut writer = open.stream.try_clone().unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| writer.write_all(&bytes).unwrap());
-        let mut echo = vec![0; bytes.len()];
-        open.stream.read_exact(&mut echo).unwrap();
-        assert!(echo == bytes);
-    });
-}
-
 /// A client reaches all that the VIPs serve, and is refused at once what they do not.
 fn assert_served(scene: &Scene, from: &Namespace) {
     for family in FAMILIES {
         let mut by_port = Open::from(from, direct(scene, family, 0), b"hello");
         assert!(by_port.backend.starts_with("tenant-a/"), "{}", by_port.backend);
-        big(&mut by_port);
+        by_port.assert_carries();
         let by_name = hello().name(server_name(1)).length(1_800).name_last().bytes();
         let to = scene.lab.vip(family, TLS_PORT);
         let split = from.run(|| raw::hello(to, &by_name, &[700])).unwrap();
         assert!(split.starts_with("tenant-b/"), "{split}");
         let mut by_name = Open::from(from, to, &by_name);
-        big(&mut by_name);
+        by_name.assert_carries();
         by_name.stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!(end_of(&mut by_name.stream, Duration::from_secs(5)).unwrap(), raw::End::Closed);
         for port in [REFUSING_PORT, UNSERVED_PORT] {
@@ -194,21 +171,10 @@ fn the_nodes_own_processes_are_served_as_other_clients_are_with_or_without_the_d
 fn a_pod_is_served_through_a_node_that_drops_what_is_no_connection() {
     tests::skip_without_root!();
     let scene = scene(&config());
-    let pod = Namespace::new("pod").unwrap();
     let node = &scene.lab.balancer;
-    let [ours, theirs] = [1, 2].map(|number| {
-        FAMILIES.map(|family| {
-            format!("{}/{}", host(family, POD_NET, number), if family.is_v4() { 24 } else { 64 })
-        })
-    });
-    let near = End { namespace: node, device: "pod", addresses: &ours.each_ref().map(String::as_str) };
-    let far = End { namespace: &pod, device: UPLINK, addresses: &theirs.each_ref().map(String::as_str) };
     // Packets that are larger than those of the devices to backends.
-    veth(near, far, 9000).unwrap();
+    let pod = pod::behind(node, 9000);
     node.sysctl("net/ipv4/conf/pod/rp_filter", "1").unwrap();
-    for family in FAMILIES {
-        pod.ip(&format!("route add default via {}\n", host(family, POD_NET, 1))).unwrap();
-    }
     let rules = |nat: &str| {
         format!(
             "table inet node {{\n}}\ndelete table inet node\ntable inet node {{\ncounter invalid {{\n}}\nchain forward {{\n\
@@ -219,7 +185,7 @@ fn a_pod_is_served_through_a_node_that_drops_what_is_no_connection() {
     let masquerade =
         format!("chain post {{\ntype nat hook postrouting priority srcnat;\noifname {NEAR} masquerade\n}}\n");
     for nat in ["", &masquerade] {
-        nft(node, &rules(nat));
+        node.nft(&rules(nat)).unwrap();
         assert_served(&scene, &pod);
         let mut open = opened(&scene, &pod);
         std::thread::sleep(Duration::from_millis(300));
@@ -267,7 +233,7 @@ fn clients_on_the_node_learn_of_narrow_paths() {
         }
     }
     std::thread::sleep(Duration::from_millis(300));
-    open.iter_mut().for_each(big);
+    open.iter_mut().for_each(Open::assert_carries);
     let told = scene.daemon.reasons().unwrap();
     assert!(told.get("IcmpTooBig").is_some_and(|count| *count > 0), "{told:?}");
 }
@@ -330,7 +296,7 @@ fn with_local_a_node_leads_its_clients_to_its_own_backends_or_not_at_all() {
         let (_, seen) = open.backend.split_once(' ').unwrap();
         let seen: SocketAddr = seen.parse().unwrap();
         assert_eq!(seen.ip(), balancer(family, TENANT_NETS[0]), "{}", open.backend);
-        big(&mut open);
+        open.assert_carries();
     }
     config.route_mut("local").backends.clear();
     scene.daemon.reload(&config).unwrap();

@@ -50,6 +50,18 @@ impl Open {
         found.unwrap_or_else(|| panic!("none of 200 connections to {name} reached {backend}"))
     }
 
+    /// Sends more than fits into one packet of any size, and asserts that it is echoed.
+    pub(crate) fn assert_carries(&mut self) {
+        let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 7) as u8).collect();
+        let mut writer = self.stream.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| writer.write_all(&bytes).unwrap());
+            let mut echo = vec![0; bytes.len()];
+            self.stream.read_exact(&mut echo).unwrap();
+            assert!(echo == bytes);
+        });
+    }
+
     /// Sends bytes and asserts that they are echoed.
     pub(crate) fn assert_alive(&mut self) {
         self.stream.write_all(b"still there?").unwrap();

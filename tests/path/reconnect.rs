@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -153,9 +153,7 @@ fn ignore_syns(namespace: &Namespace, ignore: bool) {
         }
         false => "flush ruleset\n",
     };
-    let mut child = namespace.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "nft: {rules}");
+    namespace.nft(rules).unwrap();
 }
 
 fn waiting(daemon: &Daemon) -> usize {

@@ -137,21 +137,31 @@ impl Namespace {
 
     /// Runs `ip -batch` inside the namespace: one command per line, without the leading `ip`.
     pub fn ip(&self, batch: &str) -> Result<()> {
+        self.feed("ip", &["-batch", "-"], "iproute2", batch)
+    }
+
+    /// Runs `nft` inside the namespace: rules as in its files.
+    pub fn nft(&self, rules: &str) -> Result<()> {
+        self.feed("nft", &["-f", "-"], "nftables", rules)
+    }
+
+    /// Runs a program of this Debian package that reads what it is to do.
+    fn feed(&self, program: &str, arguments: &[&str], package: &str, text: &str) -> Result<()> {
         let mut child = self
-            .command("ip")
-            .args(["-batch", "-"])
+            .command(program)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .context("starting `ip` (package iproute2)")?;
-        let mut stdin = child.stdin.take().context("stdin of `ip` is piped")?;
-        stdin.write_all(batch.as_bytes()).context("writing to `ip`")?;
+            .with_context(|| format!("starting `{program}` (package {package})"))?;
+        let mut stdin = child.stdin.take().with_context(|| format!("stdin of `{program}` is piped"))?;
+        stdin.write_all(text.as_bytes()).with_context(|| format!("writing to `{program}`"))?;
         drop(stdin);
-        let output = child.wait_with_output().context("waiting for `ip`")?;
+        let output = child.wait_with_output().with_context(|| format!("waiting for `{program}`"))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            bail!("in {}: ip said: {}\nof:\n{batch}", self.name, said.trim());
+            bail!("in {}: {program} said: {}\nof:\n{text}", self.name, said.trim());
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use common::decide::tables;
 use common::maps::next_hop::link;
-use common::maps::previous::{Peer, PeerKey};
+use common::maps::previous::{ATTENDED, Peer, PeerKey};
 use common::maps::segment::Segment;
 use common::reason::Reason;
 use common::wire::heartbeat::{self, ANSWER, ASK, BYTES, ENTRY_BYTES, Heartbeat};
@@ -73,7 +73,13 @@ verified! {
             // that has another link address now cannot be reached by the one that is known.
             if (answers_us || asked.kind == ASK && segment.is_silent(now_ns)) && peer.link == from {
                 let was = atomic::read_long(&peer.heard_ns);
-                atomic::write_long(&mut peer.heard_ns, Peer::heard(was, asked.stamp_age_ms, now_ns));
+                let heard_ns = Peer::heard(was, asked.stamp_age_ms, now_ns);
+                // What another CPU has just cleared must not come back; to clear it is right whatever was there.
+                if heard_ns & ATTENDED == 0 {
+                    atomic::write_long(&mut peer.heard_ns, heard_ns);
+                } else {
+                    atomic::raise(&mut peer.heard_ns, was, heard_ns);
+                }
             }
         }
         if asked.kind != ASK {

@@ -48,6 +48,7 @@ pub(super) trait Known {
     fn put_owner(&mut self, on_device: &OnDevice, entry: &Entry) -> Result<(), TableError>;
     fn remove_owner(&mut self, on_device: &OnDevice) -> Result<(), TableError>;
     fn owners(&self) -> Result<Vec<(OnDevice, Entry)>, TableError>;
+    fn peer(&self, key: &PeerKey) -> Result<Option<Peer>, TableError>;
     fn put_peer(&mut self, key: &PeerKey, peer: &Peer) -> Result<(), TableError>;
     fn remove_peer(&mut self, key: &PeerKey) -> Result<(), TableError>;
     fn peers(&self) -> Result<Vec<PeerKey>, TableError>;
@@ -78,6 +79,10 @@ impl Known for Pinned {
             all.push(((key.device, key.address.into()), *entry));
         })?;
         Ok(all)
+    }
+
+    fn peer(&self, key: &PeerKey) -> Result<Option<Peer>, TableError> {
+        self.peers.look_up(key)
     }
 
     fn put_peer(&mut self, key: &PeerKey, peer: &Peer) -> Result<(), TableError> {
@@ -148,7 +153,15 @@ impl<K: Known> PreviousOwners<K> {
         let Some(Previous { node, link, is_alive, is_attended }) = previous else { return Ok(()) };
         let (device, address) = *on_device;
         let key = PeerKey::new(node, device);
-        let peer = Peer::new(if is_alive { now_ns } else { 0 }, is_alive && is_attended, link);
+        // Where another address names the node, its agent may have been dead since that one moved.
+        let others = self
+            .index
+            .named
+            .get(&(device, node))
+            .map_or(0, |named| named - usize::from(self.index.nodes.get(on_device) == Some(&node)));
+        let was_attended = others == 0 || self.known.peer(&key)?.is_none_or(|peer| peer.is_attended());
+        let peer =
+            Peer::new(if is_alive { now_ns } else { 0 }, is_alive && is_attended && was_attended, link);
         let stored = self.known.put_peer(&key, &peer);
         let entry = Entry { epoch, since_ns: now_ns, node, closed_ns: 0 };
         if let Err(error) = stored.and_then(|()| self.known.put_owner(on_device, &entry)) {
@@ -258,6 +271,10 @@ mod tests {
             Ok(self.owners.iter().map(|(key, entry)| (*key, *entry)).collect())
         }
 
+        fn peer(&self, key: &PeerKey) -> Result<Option<Peer>, TableError> {
+            Ok(self.peers.get(key).copied())
+        }
+
         fn put_peer(&mut self, key: &PeerKey, peer: &Peer) -> Result<(), TableError> {
             self.peers.insert(*key, *peer);
             Ok(())
@@ -311,6 +328,25 @@ mod tests {
             let peer = owners.known.peers[&PeerKey::new(7, 2)];
             assert_eq!((peer.last_ns(), peer.is_attended()), expected);
         }
+    }
+
+    /// One address was taken from a node whose agent was dead, and that node, alive again, left another one.
+    #[test]
+    fn a_node_without_an_agent_at_one_move_is_passed_no_cookies_after_another_either() {
+        let mut owners = none();
+        let is_attended =
+            |owners: &PreviousOwners<Fake>| owners.known.peers[&PeerKey::new(7, 2)].is_attended();
+        let dead = Previous { is_attended: false, ..owned_before(7).unwrap() };
+        owners.keep(&at(1), 5, Some(dead), SECOND).unwrap();
+        owners.keep(&at(2), 5, owned_before(7), 2 * SECOND).unwrap();
+        assert!(!is_attended(&owners));
+        owners.forget(&at(2)).unwrap();
+        // The same address alone begins by itself.
+        owners.keep(&at(1), 7, owned_before(7), 3 * SECOND).unwrap();
+        assert!(is_attended(&owners));
+        // One more does not take it away.
+        owners.keep(&at(2), 6, owned_before(7), 4 * SECOND).unwrap();
+        assert!(is_attended(&owners));
     }
 
     #[test]

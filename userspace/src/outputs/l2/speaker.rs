@@ -239,6 +239,8 @@ impl Speaker {
             self.ownership.withdraw(now);
         }
         let actions = self.ownership.turn(now);
+        // An agent that was stopped says so, though it stamps again.
+        let away_ms = now_ns.saturating_sub(self.entry.stamp_ns) / 1_000_000;
         if self.may_stamp() {
             self.entry.stamp_ns = now_ns;
         }
@@ -248,7 +250,7 @@ impl Speaker {
                 Action::Open { address, epoch } => steps.push(Step::Open { address, epoch }),
                 Action::Close(address) => steps.push(Step::Close(address)),
                 Action::Probe(address) => steps.push(Step::Send(self.probe(address))),
-                Action::Send(frame) => self.say(&frame, &mut steps),
+                Action::Send(frame) => self.say(&frame, away_ms, &mut steps),
             }
         }
         (self.entry, steps)
@@ -275,7 +277,8 @@ impl Speaker {
         Step::Send([&heartbeat::GROUP, &self.entry.link, &ether_type[..], &bytes].concat())
     }
 
-    fn say(&self, frame: &Frame, steps: &mut Vec<Step>) {
+    /// Adds a frame to the steps, for an agent that stamped this many milliseconds ago.
+    fn say(&self, frame: &Frame, away_ms: u64, steps: &mut Vec<Step>) {
         let heartbeat = |kind, receiver, nonce| Heartbeat {
             kind,
             key: self.entry.key,
@@ -301,7 +304,8 @@ impl Speaker {
         match frame {
             Frame::Ask { nonce } => {
                 let asker = heartbeat::asker(self.entry.link, !self.ownership.is_candidate());
-                push(&signed(&heartbeat(heartbeat::ASK, asker, *nonce)));
+                let stamp_age_ms = u32::try_from(away_ms).unwrap_or(u32::MAX);
+                push(&signed(&Heartbeat { stamp_age_ms, ..heartbeat(heartbeat::ASK, asker, *nonce) }));
             }
             Frame::Resend { to } => push(&signed(&heartbeat(heartbeat::RESEND, *to, 0))),
             Frame::Bids { version, bids } => {
@@ -469,7 +473,7 @@ mod tests {
         let later = now + Duration::from_millis(100);
         assert_eq!(asker(&sent(&mut this, later)), [heartbeat::asker(OTHER_LINK, true)]);
         let mut steps = Vec::new();
-        this.say(&Frame::Bids { version: 9, bids: vec![(VIP, 7)] }, &mut steps);
+        this.say(&Frame::Bids { version: 9, bids: vec![(VIP, 7)] }, 0, &mut steps);
         let [Step::Send(frame)] = &steps[..] else { panic!("{steps:?}") };
         let (_, bids) = heartbeat::read_bids(&frame[14..], &keys(5).keys).unwrap();
         assert_eq!(bids[0].link, OTHER_LINK);
@@ -483,7 +487,7 @@ mod tests {
         let other = speaker(OTHER, OTHER_LINK, 5, start);
         let table = |version, bids| {
             let mut steps = Vec::new();
-            other.say(&Frame::Bids { version, bids }, &mut steps);
+            other.say(&Frame::Bids { version, bids }, 0, &mut steps);
             let Some(Step::Send(mut frame)) = steps.pop() else { panic!("a table is a frame") };
             frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x66]);
             frame
@@ -526,7 +530,7 @@ mod tests {
         let mut this = speaker(OWN, LINK, 5, Instant::now());
         let bids: Vec<(IpAddr, u64)> = (0..100u8).map(|number| ([192, 0, 2, number].into(), 7)).collect();
         let mut steps = Vec::new();
-        this.say(&Frame::Bids { version: 9, bids: bids.clone() }, &mut steps);
+        this.say(&Frame::Bids { version: 9, bids: bids.clone() }, 0, &mut steps);
         let mut read = Vec::new();
         for (part, step) in (0..).zip(&steps) {
             let Step::Send(frame) = step else { panic!("{step:?}") };
@@ -541,7 +545,7 @@ mod tests {
             let device = Link { mtu, has_carrier: true, ..Link::default() };
             this.follow(&device, LINK, Vec::new(), &keys(5));
             let mut steps = Vec::new();
-            this.say(&Frame::Bids { version: 9, bids: bids.clone() }, &mut steps);
+            this.say(&Frame::Bids { version: 9, bids: bids.clone() }, 0, &mut steps);
             let longest =
                 steps.iter().map(|step| if let Step::Send(frame) = step { frame.len() - 14 } else { 0 });
             assert_eq!((steps.len(), longest.max() <= Some(mtu.max(96) as usize)), (count, true), "{mtu}");
@@ -582,6 +586,27 @@ mod tests {
             let steps = turn(&mut this, start);
             assert!(!steps.contains(&Step::Close(VIP)));
         }
+    }
+
+    /// What it leads to may be of yesterday, and no answer shows that once it stamps again.
+    #[test]
+    fn an_agent_that_was_stopped_says_so_in_its_next_question() {
+        let start = Instant::now();
+        let mut this = speaker(OWN, LINK, 5, start);
+        let second = 1_000_000_000;
+        this.turn(start, 7 * second);
+        let mut asked = |after: Duration| -> Vec<u32> {
+            let now_ns = 7 * second + u64::try_from(after.as_nanos()).unwrap();
+            let (_, steps) = this.turn(start + after, now_ns);
+            let beats = steps.into_iter().filter_map(|step| match step {
+                Step::Send(frame) => Heartbeat::read(frame[14..].first_chunk()?),
+                _ => None,
+            });
+            beats.filter(|beat| beat.kind == heartbeat::ASK).map(|beat| beat.stamp_age_ms).collect()
+        };
+        assert_eq!(asked(Duration::from_millis(100)), [100]);
+        assert_eq!(asked(Duration::from_millis(60_100)), [60_000]);
+        assert_eq!(asked(Duration::from_millis(60_200)), [100]);
     }
 
     #[test]

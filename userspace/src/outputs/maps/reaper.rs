@@ -323,7 +323,7 @@ impl<E: Ender> Duty<E> {
         self.tick = self.tick.wrapping_add(1);
         let is_time = self.tick.is_multiple_of(walked::every_secs(&settings));
         let is_crowded = self.is_crowded();
-        if (is_time || is_crowded) && self.walked.allows(is_crowded) {
+        if self.walked.calls_for_next(is_time, is_crowded) {
             self.walked = Walked::during(|| report("time limit", self.expirer.sweep_flows(&settings)));
         }
         if self.tick % INTERVAL_SECS == 1 {

@@ -26,6 +26,8 @@ pub(super) struct Walked {
     ended: Option<Instant>,
     /// Of a CPU's time: where others have the CPUs, a check takes long, and little of them.
     took: Duration,
+    /// It was time for the next one, and that was put off.
+    is_awaited: bool,
 }
 
 impl Walked {
@@ -33,12 +35,22 @@ impl Walked {
     pub(super) fn during<T>(check: impl FnOnce() -> T) -> Self {
         let begun = thread_ns();
         check();
-        Self { ended: Some(Instant::now()), took: Duration::from_nanos(thread_ns() - begun) }
+        Self {
+            ended: Some(Instant::now()),
+            took: Duration::from_nanos(thread_ns() - begun),
+            is_awaited: false,
+        }
+    }
+
+    /// Whether to check now, where it `is_time` for it or room has to be made (`is_crowded`). What is put off is done as soon as it may be.
+    pub(super) fn calls_for_next(&mut self, is_time: bool, is_crowded: bool) -> bool {
+        self.is_awaited |= is_time;
+        (self.is_awaited || is_crowded) && self.allows(is_crowded)
     }
 
     /// Whether the next check does not take too much of a CPU: one in twenty-five seconds of it, if no more than time limits depend on
     /// it, or one in three, in a crowded map. It is never put off for longer than 45 seconds: connections are held for longer by as much.
-    pub(super) fn allows(&self, is_crowded: bool) -> bool {
+    fn allows(&self, is_crowded: bool) -> bool {
         let rest = (self.took * if is_crowded { 2 } else { 24 }).min(REST_MAX);
         self.took < SHORT || self.ended.is_none_or(|ended| ended.elapsed() >= rest)
     }
@@ -49,7 +61,7 @@ impl Walked {
     /// A check that took this number of milliseconds, and ended that long ago (milliseconds, too).
     pub(super) fn took(took: u64, ago: u64) -> Self {
         let ended = Instant::now().checked_sub(Duration::from_millis(ago));
-        Self { ended, took: Duration::from_millis(took) }
+        Self { ended, took: Duration::from_millis(took), is_awaited: false }
     }
 }
 
@@ -67,6 +79,19 @@ mod tests {
         assert!(!walked(20_000, 44_000).allows(false) && walked(20_000, 45_000).allows(false));
         assert!(!walked(100, 150).allows(true) && walked(100, 200).allows(true));
         assert!(walked(30_000, 45_000).allows(true));
+    }
+
+    /// A flow on trial is to be over within a minute, and checks are called for every ten seconds.
+    #[test]
+    fn what_was_put_off_is_done_as_soon_as_it_may_be() {
+        let mut walked = Walked::took(2_000, 0);
+        assert!(!walked.calls_for_next(false, false) && !walked.calls_for_next(true, false));
+        walked.ended = Walked::took(0, 45_000).ended;
+        assert!(walked.calls_for_next(false, false));
+        let mut other = Walked::took(2_000, 45_000);
+        assert!(!other.calls_for_next(false, false), "it is not time");
+        assert!(other.calls_for_next(false, true), "room has to be made");
+        assert!(!Walked::during(|| ()).is_awaited);
     }
 
     /// As measured, with what each walk takes at most; with what else the daemon does, it is to be less than a twentieth.
