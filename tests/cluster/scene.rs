@@ -62,6 +62,8 @@ impl Tenant {
         namespace.apply(&TENANT.replace("@name@", NAME))?;
         let ready = |set: &Value| set["status"]["readyReplicas"] == 3;
         namespace.wait_for("the tenant's pods", &["deployment", "tenant"], PATIENCE, ready)?;
+        // Slices follow the pods, and on a busy machine late: a client would meet those alone that are in one.
+        namespace.wait_for("the pods' endpoints", &["endpointslices"], PATIENCE, lists_all)?;
         let programmed = |gateway: &Value| condition(&gateway["status"], "Programmed") == Some("True".into());
         let gateway =
             namespace.wait_for("a programmed Gateway", &["gateway", "tenant"], PATIENCE, programmed)?;
@@ -73,6 +75,7 @@ impl Tenant {
             name: NAME,
             config: authority.client_config(None)?,
         };
+        cluster.at_client(|| target.meet(3))??;
         Ok(Self { namespace, target })
     }
 
@@ -116,6 +119,14 @@ fn wait_for_routes(cluster: &Cluster, namespace: &OwnNamespace) -> Result<()> {
     };
     kubectl.wait_for("every node to hold it", &["-n", "vestibule-system", "leases"], PATIENCE, hold)?;
     Ok(())
+}
+
+/// Returns whether the slices of both families list three ready endpoints.
+fn lists_all(slices: &Value) -> bool {
+    let slices = slices["items"].as_array().into_iter().flatten();
+    let endpoints = |slice: &Value| slice["endpoints"].as_array().cloned().unwrap_or_default();
+    let ready = slices.flat_map(endpoints).filter(|endpoint| endpoint["conditions"]["ready"] == true);
+    ready.count() == 6
 }
 
 /// Returns the status of a condition.

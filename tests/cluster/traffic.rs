@@ -1,5 +1,6 @@
 //! Clients that hold connections and open new ones while something is changed.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +13,8 @@ use rustls::ClientConfig;
 use serde_json::Value;
 use tests::cluster::Cluster;
 use tests::tls::{ClientStream, connect};
+
+use crate::scene::PATIENCE;
 
 /// Number of connections that are held.
 pub(crate) const HELD: usize = 200;
@@ -28,6 +31,21 @@ pub(crate) struct Target {
     pub(crate) address: SocketAddr,
     pub(crate) name: &'static str,
     pub(crate) config: Arc<ClientConfig>,
+}
+
+impl Target {
+    /// Connects until so many pods have answered: nodes follow the slices of endpoints a moment later.
+    pub(crate) fn meet(&self, pods: usize) -> Result<()> {
+        let begun = Instant::now();
+        let mut met = BTreeSet::new();
+        while met.len() < pods {
+            if begun.elapsed() > PATIENCE {
+                bail!("only {met:?} answer");
+            }
+            met.insert(begin(self)?.1);
+        }
+        Ok(())
+    }
 }
 
 /// A held connection that ended.
