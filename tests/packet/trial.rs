@@ -193,6 +193,69 @@ fn an_answer_to_the_probe_ends_the_trial_and_the_flow_goes_on() {
     }
 }
 
+/// A walk over millions of flows, which would find it, is made every three minutes.
+#[test]
+fn the_daemon_learns_of_each_trial_once() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for from in [From::Client, From::Backend] {
+            programs.trials();
+            let open = aborted(&mut programs, family, from);
+            let client = open.client.dial.tuple();
+            assert_eq!(programs.trials(), [client]);
+            again(&mut programs, open, from);
+            assert_eq!(programs.trials(), [], "it knows");
+            ask(&mut programs, open, from);
+            match from {
+                From::Client => open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO)),
+                From::Backend => open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0)),
+            }
+            assert_state(&programs, open, FLOW_ESTABLISHED, 0);
+            assert_eq!(programs.trials(), []);
+            again(&mut programs, open, from);
+            assert_eq!(programs.trials(), [client], "another trial");
+            crate::setup::forget_all(&mut programs);
+        }
+    }
+}
+
+/// The RST of [`aborted`] once more.
+fn again(programs: &mut Programs, open: Open, from: From) {
+    match from {
+        From::Client => {
+            let rst = open.client_segment(HELLO + 100, 0).rst();
+            assert_sent(&open.client.give(programs, &rst), Reason::ForwardTrial, &open.at_backend(&rst));
+        }
+        From::Backend => {
+            let rst = open.backend_segment(100, HELLO).rst();
+            assert_sent(&open.backend.give(programs, &rst), Reason::ForwardTrial, &open.at_client(&rst));
+        }
+    }
+}
+
+/// The client of an evicted hello waits for a RST that only the daemon sends; anybody may put flows on trial.
+#[test]
+fn half_of_the_ring_is_left_for_evictions() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let open = aborted(&mut programs, FAMILIES[0], From::Client);
+    let client = open.client.dial.tuple();
+    programs.trials();
+    // As many records as fit, each of 40 bytes behind a header of 8.
+    for _ in 0..262_144 / 48 + 1 {
+        again(&mut programs, open, From::Client);
+        let mut flow = open.flow(&programs);
+        flow.connection.flags &= !FLOW_CLIENT_ON_TRIAL;
+        programs.insert(name::FLOWS, client, flow);
+    }
+    let reported = programs.trials().len();
+    assert!((2_700..2_740).contains(&reported), "{reported} of 5,461");
+    assert_eq!(open.flow(&programs).connection.flags & FLOW_CLIENT_ON_TRIAL, 0);
+    again(&mut programs, open, From::Client);
+    assert_eq!(programs.trials(), [client], "once there is room");
+}
+
 #[test]
 fn silence_ends_the_flow_by_the_daemons_order() {
     tests::skip_without_root!();

@@ -2,12 +2,15 @@
 //! the walk that follows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use common::maps::address::{Address, Port};
 use common::maps::backend::DELIVERY_DNAT;
-use common::maps::flow::{BackendTuple, ClientTuple, FLOW_CLOSED, FLOW_RESET, Flow, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_CLOSED, FLOW_RESET, Flow, Reply};
 use common::maps::listener::{AddressRole, ROLE_SOURCE};
+use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, server_name, tenant_name};
 use tests::config::Config;
 use tests::copies;
@@ -18,6 +21,7 @@ use userspace::dataplane::behind::Behind;
 use userspace::dataplane::expire::Expirer;
 use userspace::dataplane::maps::Maps;
 use userspace::dataplane::pin::Pins;
+use userspace::dataplane::precedence::Precedence;
 use userspace::dataplane::read;
 use userspace::model::SourceRanges;
 use userspace::plan::Selector;
@@ -256,4 +260,33 @@ fn the_daemon_ends_flows_that_it_finds_by_their_keys_before_it_walks_over_half_a
     assert!(eventually(Duration::from_secs(5), is_logged), "{}", scene.daemon.log());
     assert_eq!(written.ended().len(), 1_000);
     beside.assert_alive();
+}
+
+/// Both at once, on two CPUs, took three times as long.
+#[test]
+fn a_walk_over_all_flows_waits_for_what_goes_first() {
+    tests::skip_without_root!();
+    let scene = Scene::echo_with(&Options::default(), &Config::lab_on(ECHO_PORT));
+    let pins = Pins::new(scene.daemon.pins());
+    let mut open = Open::by_name(&scene, FAMILIES[0], &server_name(0));
+    let port = Port::new(open.stream.local_addr().unwrap().port());
+    let precedence = Precedence::default();
+    let first = precedence.first();
+    let (sender, ended) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            scene.lab.balancer.run(|| {
+                let mut expirer = Expirer::open(&pins, 1).unwrap();
+                expirer.set_precedence(precedence.clone());
+                let takes_it = |client: &ClientTuple, _: &Connection| {
+                    (client.client_port == port).then_some(Reason::ExpireRemoved)
+                };
+                sender.send(expirer.reset_where(takes_it).unwrap().flows).unwrap();
+            });
+        });
+        assert!(ended.recv_timeout(Duration::from_millis(300)).is_err(), "it took a step");
+        drop(first);
+        assert_eq!(ended.recv().unwrap(), 1);
+    });
+    open.assert_reset(Duration::from_secs(1));
 }

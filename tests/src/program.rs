@@ -16,6 +16,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{LinkOrder, Program, ProgramFd, ProgramInfo, SchedClassifier, TcAttach, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::event::{Expiry, ORDERS_MAX};
+use common::maps::flow::ClientTuple;
 use common::maps::name;
 use common::reason::Reason;
 use zerocopy::{FromBytes, IntoBytes};
@@ -287,12 +288,22 @@ impl Programs {
         map.remove(&Key::new(bits, data)).expect("the entry is there");
     }
 
-    /// Returns the hellos evicted since the last call, as reported to the daemon.
+    /// Returns the hellos evicted since the last call, as reported to the daemon, and forgets trials.
     pub fn evictions(&mut self) -> Vec<Expiry> {
         let mut ring: RingBuf<_> = self.map_mut(name::EVICTIONS).try_into().expect("a ring buffer");
         let mut told = Vec::new();
         while let Some(record) = ring.next() {
-            told.push(Expiry::read_from_bytes(&record).expect("a record is an `Expiry`"));
+            told.extend(Expiry::read_from_bytes(&record));
+        }
+        told
+    }
+
+    /// Returns the clients whose flows were put on trial since the last call, as reported to the daemon, and forgets evictions.
+    pub fn trials(&mut self) -> Vec<ClientTuple> {
+        let mut ring: RingBuf<_> = self.map_mut(name::EVICTIONS).try_into().expect("a ring buffer");
+        let mut told = Vec::new();
+        while let Some(record) = ring.next() {
+            told.extend(ClientTuple::read_from_bytes(&record));
         }
         told
     }

@@ -47,7 +47,8 @@ pub const PROBE_HELD: u32 = 3;
 pub const CLOSED_RING_DUE: u32 = 1;
 
 map_struct! {
-    /// Record of the ring buffer `EVICTIONS` (an evicted hello, whose client the daemon resets). Also what
+    /// Record of the ring buffer `EVICTIONS` (an evicted hello, whose client the daemon resets). The ring has records of another kind, too,
+    /// which are 40 bytes: the [`ClientTuple`] of a flow that a RST put on trial. Also what
     /// the daemon passes to the program `expire`, after 14 bytes of Ethernet header. A packet with room for [`ORDERS_MAX`] of
     /// them has several, zeros after the last one: flows of one address family that are to be ended.
     pub struct Expiry = 56 {

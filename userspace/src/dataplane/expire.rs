@@ -16,6 +16,7 @@ use super::maps::Maps;
 use super::orphans::Orphans;
 use super::pin::Pins;
 use super::ports::Ports;
+use super::precedence::Precedence;
 use super::read::{now_ns, now_secs};
 use super::request::{ending, ends, expiry, of_flow, of_held, of_record, reason};
 pub use super::runner::ExpireError;
@@ -80,6 +81,11 @@ impl Expirer {
     /// What the last sweeps found.
     pub fn found(&self) -> Found {
         self.found
+    }
+
+    /// Has walks over all flows wait for what goes first.
+    pub fn set_precedence(&mut self, precedence: Precedence) {
+        self.maps.flows.set_precedence(precedence);
     }
 
     /// Sets the device for runs, one of ours.
@@ -189,6 +195,14 @@ impl Expirer {
         addresses.dedup();
         addresses.truncate(ASKED_MAX);
         addresses
+    }
+
+    /// Takes up a flow that a RST put on trial. The walks find what was not reported.
+    pub fn take_up(&mut self, client: &ClientTuple) -> Result<(), ExpireError> {
+        if let Some(flow) = self.maps.flows.look_up(client)? {
+            self.trials.note(client, &flow);
+        }
+        Ok(())
     }
 
     /// Asks the ends of flows with a RST on trial, or ends these flows. Run every second.

@@ -10,6 +10,8 @@ pub mod sizes;
 pub mod memory;
 /// The pin folder and the right to write there.
 pub mod pin;
+/// Which thread looks at the flows first.
+pub mod precedence;
 /// Loads programs and maps into the kernel.
 pub mod load;
 /// Attaches the program to devices.

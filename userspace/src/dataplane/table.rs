@@ -9,6 +9,7 @@ use std::thread;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::precedence::Precedence;
 use super::syscall::{self, Place};
 
 /// A type that a map can store: any bytes are valid, and all its bytes are initialized.
@@ -102,6 +103,8 @@ pub struct Table<K, V> {
     fd: OwnedFd,
     capacity: u32,
     is_hash: bool,
+    /// What walks wait for before each of their steps.
+    precedence: Option<Precedence>,
     types: PhantomData<fn(K) -> V>,
 }
 
@@ -130,12 +133,17 @@ impl<K: Plain, V: Plain> Table<K, V> {
             });
         }
         let is_hash = info.kind == syscall::KIND_HASH;
-        Ok(Self { name, fd, capacity: info.max_entries, is_hash, types: PhantomData })
+        Ok(Self { name, fd, capacity: info.max_entries, is_hash, precedence: None, types: PhantomData })
     }
 
     /// The most entries the map can hold.
     pub fn capacity(&self) -> u32 {
         self.capacity
+    }
+
+    /// Has walks over this map wait for what goes first.
+    pub(super) fn set_precedence(&mut self, precedence: Precedence) {
+        self.precedence = Some(precedence);
     }
 
     /// Returns the value of `key`.
@@ -258,6 +266,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         room: &mut Room<K, V>,
         visit: &mut dyn FnMut(&K, &V),
     ) -> Result<(usize, bool), TableError> {
+        let _step = self.precedence.as_ref().map(Precedence::step);
         loop {
             let step = room.keys.len();
             let read = syscall::lookup_batch(

@@ -2,13 +2,15 @@
 
 use common::decide::track::{self, Reset};
 use common::maps::flow::{
-    End, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_CLOSED, FLOW_ENDING, FLOW_PROBED, FLOW_RESET, Flow,
+    ClientTuple, End, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_CLOSED, FLOW_ENDING, FLOW_PROBED,
+    FLOW_RESET, Flow,
 };
 use common::maps::word::Word;
 
 use super::end;
 use super::exchange::{self, Marks};
 use crate::atomic;
+use crate::maps;
 use crate::packet::{ACK, FIN, RST, SYN};
 use crate::scratch::Received;
 use crate::verified::{Code, verified};
@@ -160,7 +162,7 @@ pub(crate) fn settle(received: &mut Received, flow: &mut Flow, heard: Heard, fro
         }
         Heard::OnTrial => {
             let trial = if from_client { FLOW_CLIENT_ON_TRIAL } else { FLOW_BACKEND_ON_TRIAL };
-            exchange::mark(&mut flow.connection, generation, Marks::flags(trial), Marks::NONE);
+            try_flow(client, flow, generation, trial.into());
         }
         // Both directions may see the last acknowledgements at the same moment. Each reads the other's words after
         // its own exchange, which is a full barrier, so at least one of them sees both.
@@ -173,4 +175,15 @@ pub(crate) fn settle(received: &mut Received, flow: &mut Flow, heard: Heard, fro
         }
     }
     true
+}
+
+verified! {
+    /// Puts a flow on trial for the RST of one of its ends, and reports it to the daemon unless it is on trial for that already.
+    fn try_flow as track_try_flow(client: ClientTuple, flow: Flow; generation: u32, trial: u32) -> () {
+        let trial = trial as u8;
+        let was = exchange::mark(&mut flow.connection, generation, Marks::flags(trial), Marks::NONE);
+        if was.is_some_and(|was| was.its_flags() & trial == 0) {
+            maps::report_trial(client);
+        }
+    }
 }

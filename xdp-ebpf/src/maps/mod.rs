@@ -1,7 +1,10 @@
 //! All maps, and the only code that accesses them.
 
-use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use core::ptr;
+
+use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_RB_AVAIL_DATA};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
+use aya_ebpf::helpers::generated::bpf_ringbuf_query;
 use aya_ebpf::macros::btf_map;
 use common::decide::store::{self, Unstored, unstored};
 use common::decide::{source_port, told};
@@ -29,6 +32,7 @@ use common::reason::{REASONS_MAX, Reason};
 use crate::atomic;
 use crate::scratch::{Front, NextHop, Scratch};
 use crate::trie_key::{PolicyData, SuffixData};
+use crate::verified::verified;
 
 /// What the decision looks up.
 mod tables;
@@ -36,6 +40,8 @@ mod tables;
 pub(crate) use tables::Maps;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
+/// Bytes of the ring of what the daemon is to know at once.
+const EVICTIONS_BYTES: usize = 262_144;
 
 // The sizes given here suit a small test; the loader sets the real ones from the settings.
 #[btf_map]
@@ -71,7 +77,7 @@ pub(crate) static TRACE_COUNT: Array<TraceCount, 1> = Array::new();
 #[btf_map]
 pub(crate) static COUNTERS: PerCpuArray<u64, REASONS_MAX> = PerCpuArray::new();
 #[btf_map]
-pub(crate) static EVICTIONS: RingBuf<Expiry, 262_144> = RingBuf::new();
+pub(crate) static EVICTIONS: RingBuf<Expiry, EVICTIONS_BYTES> = RingBuf::new();
 #[btf_map]
 pub(crate) static ADDRESSES: HashMap<Address, AddressRole, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
@@ -359,6 +365,19 @@ pub(crate) fn insert_share(key: &ShareKey, share: &Share) -> bool {
 #[inline(always)]
 pub(crate) fn remove_share(key: &ShareKey) -> bool {
     SHARES.remove(key).is_ok()
+}
+
+verified! {
+    /// Reports to the daemon that a RST put this client's flow on trial, as long as half of the ring is left for evictions: their clients
+    /// wait for a RST, while the daemon's next walk finds a flow on trial, too.
+    pub(crate) fn report_trial as maps_report_trial(client: ClientTuple) -> () {
+        let ring = ptr::from_ref(&EVICTIONS).cast_mut().cast();
+        // SAFETY: the address of the static is that of the map, for the kernel's verifier too, which the library has no method for.
+        let unread = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
+        if unread < EVICTIONS_BYTES as u64 / 2 {
+            let _ = EVICTIONS.output_untyped(&*client, 0);
+        }
+    }
 }
 
 /// Reports an evicted hello to the daemon.

@@ -173,6 +173,9 @@ verified! {
             pending::remove_held(received, waiting);
         }
         open::opened(&connection);
+        if on_trial != 0 {
+            maps::report_trial(&mut received.client);
+        }
         Ok(())
     }
 }

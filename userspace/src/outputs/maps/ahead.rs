@@ -13,6 +13,7 @@ use super::generation::is_older;
 use crate::dataplane::behind::Behind;
 use crate::dataplane::expire::ExpireError;
 use crate::dataplane::maps::settle;
+use crate::dataplane::precedence::Precedence;
 use crate::dataplane::read;
 use crate::dataplane::swept::Swept;
 use crate::plan::Selector;
@@ -48,12 +49,14 @@ impl Finder for Behind {
     }
 }
 
-/// Passes all orders on, in their order, until one of both ends of the channel is gone. `swept` knows how many flows there are.
+/// Passes all orders on, in their order, until one of both ends of the channel is gone. `swept` knows how many flows there are. Walks over all
+/// of them, which have the same `precedence`, wait while some are found by keys.
 pub(super) fn serve(
     mut finder: impl Finder,
     received: &mpsc::Receiver<Order>,
     onward: &UnboundedSender<Order>,
     swept: &Swept,
+    precedence: &Precedence,
 ) {
     while let Ok(first) = received.recv() {
         let mut orders = vec![first];
@@ -71,7 +74,7 @@ pub(super) fn serve(
                 Order::Audit(..) | Order::Forget(_) => {}
             }
         }
-        let mut flows = end(&finder, &selector, swept);
+        let mut flows = end(&finder, &selector, swept, precedence);
         for mut order in orders {
             if let Order::End(ended) = &mut order {
                 ended.flows += take(&mut flows);
@@ -84,11 +87,12 @@ pub(super) fn serve(
 }
 
 /// Returns how many flows were ended.
-fn end(finder: &impl Finder, selector: &Selector, swept: &Swept) -> u32 {
+fn end(finder: &impl Finder, selector: &Selector, swept: &Swept, precedence: &Precedence) -> u32 {
     if selector.is_empty() {
         return 0;
     }
     let begun = Instant::now();
+    let _first = precedence.first();
     match finder.end(selector, swept.get().map(|found| found.flows)) {
         Ok(None) => 0,
         Ok(Some(flows)) => {
@@ -165,7 +169,7 @@ mod tests {
             drop(sender);
             let swept = Swept::default();
             swept.set(Some(Found { flows: 9_000_000, ..Found::default() }));
-            serve(finder, &received, &onward, &swept);
+            serve(finder, &received, &onward, &swept, &Precedence::default());
             drop(onward);
             let mut names = Vec::new();
             while let Some(order) = passed.blocking_recv() {
@@ -195,7 +199,13 @@ mod tests {
         sender.send(Order::End(Ended { selector: detached, ..Ended::default() })).unwrap();
         sender.send(removal(1)).unwrap();
         drop(sender);
-        serve(Fake { asked: Some(&asked), ..Fake::default() }, &received, &onward, &Swept::default());
+        serve(
+            Fake { asked: Some(&asked), ..Fake::default() },
+            &received,
+            &onward,
+            &Swept::default(),
+            &Precedence::default(),
+        );
         let mut since = || match passed.blocking_recv() {
             Some(Order::End(ended)) => ended.selector.since,
             other => panic!("{other:?}"),
@@ -207,6 +217,31 @@ mod tests {
         );
     }
 
+    /// Both at once took three times as long.
+    #[test]
+    fn walks_wait_while_flows_are_found_by_keys() {
+        struct Held(Precedence);
+        impl Finder for Held {
+            fn settled(&self) -> Option<u32> {
+                None
+            }
+
+            fn set_device(&mut self, _: u32) {}
+
+            fn end(&self, _: &Selector, _: Option<u64>) -> Result<Option<u32>, ExpireError> {
+                assert!(!self.0.allows_step());
+                Ok(Some(1))
+            }
+        }
+        let (precedence, (sender, received)) = (Precedence::default(), mpsc::channel());
+        let (onward, mut passed) = unbounded_channel();
+        sender.send(removal(1)).unwrap();
+        drop(sender);
+        serve(Held(precedence.clone()), &received, &onward, &Swept::default(), &precedence);
+        assert!(matches!(passed.blocking_recv(), Some(Order::End(ended)) if ended.flows == 1));
+        assert!(precedence.allows_step(), "afterwards they go on");
+    }
+
     #[test]
     fn it_ends_with_the_thread_behind_it() {
         let asked = RefCell::default();
@@ -215,7 +250,13 @@ mod tests {
         drop(passed);
         sender.send(removal(1)).unwrap();
         // It would wait for another order.
-        serve(Fake { asked: Some(&asked), ..Fake::default() }, &received, &onward, &Swept::default());
+        serve(
+            Fake { asked: Some(&asked), ..Fake::default() },
+            &received,
+            &onward,
+            &Swept::default(),
+            &Precedence::default(),
+        );
         assert_eq!(asked.take(), [(BTreeSet::from([1]), None)], "how many flows there are is not known");
     }
 }

@@ -22,6 +22,9 @@ pub(super) trait Ender {
     /// Runs the program for one connection.
     fn run(&self, expiry: &Expiry) -> Result<bool, ExpireError>;
 
+    /// Takes up a flow that a RST put on trial.
+    fn take_up(&mut self, client: &ClientTuple) -> Result<(), ExpireError>;
+
     /// Ends every connection that the selector matches.
     fn reset(
         &mut self,
@@ -73,6 +76,10 @@ impl Ender for Expirer {
 
     fn run(&self, expiry: &Expiry) -> Result<bool, ExpireError> {
         Self::run(self, expiry)
+    }
+
+    fn take_up(&mut self, client: &ClientTuple) -> Result<(), ExpireError> {
+        Self::take_up(self, client)
     }
 
     fn reset(

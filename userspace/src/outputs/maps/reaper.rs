@@ -9,7 +9,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::maps::address::Address;
-use common::maps::event::Expiry;
 use common::reason::Reason;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -23,10 +22,11 @@ use super::refusing::{INTERVAL_SECS, Refusing};
 use super::resting::Resting;
 use super::walked::{self, Walked};
 use crate::dataplane::behind::Behind;
-use crate::dataplane::evictions::Evictions;
+use crate::dataplane::evictions::{Evictions, Notice};
 use crate::dataplane::expire::{ExpireError, Expirer};
 use crate::dataplane::maps::settle;
 use crate::dataplane::pin::Pins;
+use crate::dataplane::precedence::Precedence;
 use crate::dataplane::swept::{self, Found, Swept};
 use crate::net::neighbour;
 use crate::outputs::error::ReaperGone;
@@ -51,7 +51,9 @@ pub(super) struct Reaper {
 impl Reaper {
     /// Starts the thread.
     pub(super) fn start(pins: &Pins, ifindex: u32, swept: Swept) -> Result<Self, std::io::Error> {
-        let expirer = Expirer::open(pins, ifindex).map_err(std::io::Error::other)?;
+        let precedence = Precedence::default();
+        let mut expirer = Expirer::open(pins, ifindex).map_err(std::io::Error::other)?;
+        expirer.set_precedence(precedence.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let evictions = {
             let _within = runtime.enter();
@@ -65,7 +67,7 @@ impl Reaper {
         let start =
             |name: &str, work: Box<dyn FnOnce() + Send>| thread::Builder::new().name(name.into()).spawn(work);
         let threads = [
-            start("ahead", Box::new(move || ahead::serve(behind, &first, &passes, &swept)))?,
+            start("ahead", Box::new(move || ahead::serve(behind, &first, &passes, &swept, &precedence)))?,
             start("reaper", Box::new(move || runtime.block_on(duty.serve(received, evictions))))?,
         ];
         let (listeners, policies, senders) = (Resting::default(), Resting::default(), Resting::default());
@@ -193,8 +195,8 @@ impl<E: Ender> Duty<E> {
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.repeat(),
                 _ = second.tick() => self.sweep(),
-                expiry = evictions.next() => match expiry {
-                    Ok(expiry) => self.evict(&expiry),
+                notice = evictions.next() => match notice {
+                    Ok(notice) => self.obey_program(&notice),
                     Err(error) => return warn!(%error, "evictions cannot be awaited"),
                 },
             }
@@ -342,9 +344,18 @@ impl<E: Ender> Duty<E> {
         })
     }
 
-    fn evict(&self, expiry: &Expiry) {
-        if let Err(error) = self.expirer.run(expiry) {
-            warn!(%error, "a client whose hello was evicted is not reset");
+    fn obey_program(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Evicted(expiry) => {
+                if let Err(error) = self.expirer.run(expiry) {
+                    warn!(%error, "a client whose hello was evicted is not reset");
+                }
+            }
+            Notice::OnTrial(client) => {
+                if let Err(error) = self.expirer.take_up(client) {
+                    warn!(%error, "the ends of a connection with a RST on trial are asked late");
+                }
+            }
         }
     }
 }
@@ -385,7 +396,7 @@ fn report(why: &str, ended: Result<swept::Ended, ExpireError>) -> bool {
 mod tests {
     use std::net::IpAddr;
 
-    use common::maps::event::RouteCounters;
+    use common::maps::event::{Expiry, RouteCounters};
     use common::maps::flow::{ClientTuple, Connection};
     use common::maps::settings::Settings;
 
@@ -401,6 +412,7 @@ mod tests {
         noted: u32,
         is_crowded: bool,
         counters: RouteCounters,
+        taken_up: Vec<ClientTuple>,
     }
 
     impl Fake {
@@ -414,6 +426,11 @@ mod tests {
 
         fn run(&self, _: &Expiry) -> Result<bool, ExpireError> {
             Ok(false)
+        }
+
+        fn take_up(&mut self, client: &ClientTuple) -> Result<(), ExpireError> {
+            self.taken_up.push(*client);
+            Ok(())
         }
 
         fn reset(
@@ -517,6 +534,15 @@ mod tests {
         ended.join(Ended { flows: 2, ..Ended::default() });
         duty.end(ended);
         assert_eq!(duty.expirer.noted, 9);
+    }
+
+    /// The next walk over millions of flows may be three minutes away, and its ends are to be asked within one.
+    #[test]
+    fn a_flow_on_trial_is_taken_up_when_it_is_reported() {
+        let mut duty = Duty::new(Fake::default(), mpsc::channel().0, Swept::default());
+        let client = ClientTuple { client: IpAddr::from([192, 0, 2, 1]).into(), ..ClientTuple::zeroed() };
+        duty.obey_program(&Notice::OnTrial(client));
+        assert_eq!(duty.expirer.taken_up, [client]);
     }
 
     /// Whether or not it is a tenth second: a full map refuses everybody.

@@ -17,8 +17,8 @@ pub(super) fn every_secs(settings: &Settings) -> u32 {
 
 /// A check of all flows that takes less is not put off.
 const SHORT: Duration = Duration::from_millis(10);
-/// The longest time that one is put off. A flow on trial is found by the next check, and to be over within a minute.
-const REST_MAX: Duration = Duration::from_secs(45);
+/// The longest time that one is put off. Flows on trial are reported, and those that are held looked up by themselves.
+const REST_MAX: Duration = Duration::from_secs(180);
 
 /// The last check of all flows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +49,7 @@ impl Walked {
     }
 
     /// Whether the next check does not take too much of a CPU: one in twenty-five seconds of it, if no more than time limits depend on
-    /// it, or one in three, in a crowded map. It is never put off for longer than 45 seconds: connections are held for longer by as much.
+    /// it, or one in three, in a crowded map. It is never put off for longer than three minutes: connections are held for longer by as much.
     fn allows(&self, is_crowded: bool) -> bool {
         let rest = (self.took * if is_crowded { 2 } else { 24 }).min(REST_MAX);
         self.took < SHORT || self.ended.is_none_or(|ended| ended.elapsed() >= rest)
@@ -76,28 +76,29 @@ mod tests {
         assert!(Walked::default().allows(false));
         assert!(walked(9, 0).allows(false), "a short one is not");
         assert!(!walked(100, 2_300).allows(false) && walked(100, 2_400).allows(false));
-        assert!(!walked(20_000, 44_000).allows(false) && walked(20_000, 45_000).allows(false));
+        assert!(!walked(20_000, 179_000).allows(false) && walked(20_000, 180_000).allows(false));
         assert!(!walked(100, 150).allows(true) && walked(100, 200).allows(true));
-        assert!(walked(30_000, 45_000).allows(true));
+        assert!(walked(90_000, 180_000).allows(true));
     }
 
-    /// A flow on trial is to be over within a minute, and checks are called for every ten seconds.
+    /// Checks are called for every ten seconds.
     #[test]
     fn what_was_put_off_is_done_as_soon_as_it_may_be() {
         let mut walked = Walked::took(2_000, 0);
         assert!(!walked.calls_for_next(false, false) && !walked.calls_for_next(true, false));
-        walked.ended = Walked::took(0, 45_000).ended;
+        walked.ended = Walked::took(0, 48_000).ended;
         assert!(walked.calls_for_next(false, false));
-        let mut other = Walked::took(2_000, 45_000);
+        let mut other = Walked::took(2_000, 48_000);
         assert!(!other.calls_for_next(false, false), "it is not time");
         assert!(other.calls_for_next(false, true), "room has to be made");
         assert!(!Walked::during(|| ()).is_awaited);
     }
 
-    /// As measured, with what each walk takes at most; with what else the daemon does, it is to be less than a twentieth.
+    /// Ten million flows took between 2.1 and 4.5 s on two machines, sixteen million would take 7.2 s. With what else the daemon does, it is
+    /// to be less than a twentieth.
     #[test]
-    fn ten_million_flows_take_less_than_a_twentieth_of_a_cpu() {
-        for took in [500, 1_000, 2_070, 2_300] {
+    fn sixteen_million_flows_take_less_than_a_twentieth_of_a_cpu() {
+        for took in [500, 1_000, 2_070, 4_500, 7_200] {
             let rest = (0..).find(|ago| Walked::took(took, *ago * 100).allows(false)).unwrap() * 100;
             assert!(took * 20 <= took + rest, "{took} ms, and {rest} ms after it");
         }

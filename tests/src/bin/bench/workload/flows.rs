@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ::tests::written_flows::{self, Draw, Written};
 use ::tests::{copies, daemon::Daemon};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use common::reason::Reason;
 use load::order::{Order, Report, Task};
 use userspace::dataplane::pin::Pins;
@@ -33,6 +33,8 @@ const REAL: u32 = 10_000;
 const EACH: u32 = REAL / 2;
 /// Flows of what is removed.
 const BEHIND: u32 = 100_000;
+/// Two checks of all flows are less far apart.
+const WALKS_WITHIN: Duration = Duration::from_secs(240);
 /// The longest that a removal may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Where the tuples are drawn from.
@@ -190,9 +192,12 @@ fn at_rest(filled: &mut [Filled], effort: &Effort) -> Result<Vec<Row>> {
     let used = |filled: &mut [Filled]| -> Result<Vec<Duration>> {
         filled.iter_mut().map(|filled| daemon(filled)?.cpu_time()).collect()
     };
+    // From the end of a check of all flows to the end of the next but one: they are up to three minutes apart.
+    end_of_walk(&mut filled[1])?;
     let (before, begun) = (used(filled)?, Instant::now());
-    // Several checks of all flows, which are up to a minute apart.
-    sleep(Duration::from_secs(if effort.quick { 45 } else { 120 }));
+    for _ in 0..if effort.quick { 1 } else { 2 } {
+        end_of_walk(&mut filled[1])?;
+    }
     let (after, passed) = (used(filled)?, begun.elapsed());
     let shares: Vec<Median> = before
         .iter()
@@ -214,6 +219,22 @@ fn at_rest(filled: &mut [Filled], effort: &Effort) -> Result<Vec<Row>> {
     );
     resident.note = format!("at {} flows {few:.0} MB", grouped(REAL.into()));
     Ok(vec![share, resident])
+}
+
+/// Waits until the daemon has used the better part of a CPU for a moment, and no more of it since.
+fn end_of_walk(filled: &mut Filled) -> Result<()> {
+    let (begun, step) = (Instant::now(), Duration::from_millis(200));
+    let mut walks = false;
+    while begun.elapsed() < WALKS_WITHIN {
+        let before = daemon(filled)?.cpu_time()?;
+        sleep(step);
+        let is_busy = daemon(filled)?.cpu_time()? - before > step / 2;
+        if walks && !is_busy {
+            return Ok(());
+        }
+        walks |= is_busy;
+    }
+    bail!("the daemon did not look at all flows within {WALKS_WITHIN:?}")
 }
 
 fn daemon(filled: &mut Filled) -> Result<&mut Daemon> {
