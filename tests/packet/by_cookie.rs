@@ -322,6 +322,7 @@ fn a_client_that_is_gone_after_its_rst_was_challenged_is_asked_once_the_flow_is_
             let outcome = client.give(&mut programs, &client.at(200).rst());
             assert_eq!(outcome.counted, [(Reason::HelloChallenged, 1)]);
             backend.accept(&mut programs);
+            assert_eq!(programs.trials(), [client.dial.tuple()], "the daemon learns of it");
             let connection = client.flow(&programs).expect("a RST there ends nothing").connection;
             assert_eq!((connection.state, connection.flags), (FLOW_ESTABLISHED, FLOW_BACKEND_ON_TRIAL));
             let probe = order(client.dial.tuple(), Reason::ExpireProbe);

@@ -290,22 +290,18 @@ impl Programs {
 
     /// Returns the hellos evicted since the last call, as reported to the daemon, and forgets trials.
     pub fn evictions(&mut self) -> Vec<Expiry> {
-        let mut ring: RingBuf<_> = self.map_mut(name::EVICTIONS).try_into().expect("a ring buffer");
-        let mut told = Vec::new();
-        while let Some(record) = ring.next() {
-            told.extend(Expiry::read_from_bytes(&record));
-        }
-        told
+        self.reported()
     }
 
     /// Returns the clients whose flows were put on trial since the last call, as reported to the daemon, and forgets evictions.
     pub fn trials(&mut self) -> Vec<ClientTuple> {
+        self.reported()
+    }
+
+    /// Takes all records of the ring; returns those of this size.
+    fn reported<T: FromBytes>(&mut self) -> Vec<T> {
         let mut ring: RingBuf<_> = self.map_mut(name::EVICTIONS).try_into().expect("a ring buffer");
-        let mut told = Vec::new();
-        while let Some(record) = ring.next() {
-            told.extend(ClientTuple::read_from_bytes(&record));
-        }
-        told
+        std::iter::from_fn(|| Some(T::read_from_bytes(&ring.next()?).ok())).flatten().collect()
     }
 
     fn map(&self, name: &str) -> &Map {

@@ -5,23 +5,24 @@ use std::net::IpAddr;
 
 use common::decide::admit;
 use common::maps::event::{CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH, PROBE_HELD};
-use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, Flow, PENDING_UNDELIVERED};
+use common::maps::flow::{ClientTuple, Connection, Flow, PENDING_UNDELIVERED};
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
 
 use super::crowd::{self, Candidate, Crowd, Lingering};
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::{Held, Over};
+use super::left;
 use super::maps::Maps;
 use super::orphans::Orphans;
 use super::pin::Pins;
 use super::ports::Ports;
 use super::precedence::Precedence;
 use super::read::{now_ns, now_secs};
+use super::reports::Reports;
 use super::request::{ending, ends, expiry, of_flow, of_held, of_record, reason};
 pub use super::runner::ExpireError;
 use super::runner::{self, Runner};
-use super::sources;
 use super::swept::{Ended, Found};
 use super::trials::Trials;
 use crate::plan::Selector;
@@ -42,6 +43,7 @@ pub struct Expirer {
     trials: Trials,
     held: Held,
     ports: Ports,
+    reports: Reports,
     orphans: Orphans,
     lingering: Lingering,
     /// What the last sweeps found.
@@ -62,6 +64,7 @@ impl Expirer {
             trials: Trials::default(),
             held: Held::default(),
             ports: Ports::default(),
+            reports: Reports::open(pins)?,
             orphans: Orphans::default(),
             lingering: Lingering::default(),
             found: Found::default(),
@@ -199,6 +202,7 @@ impl Expirer {
 
     /// Takes up a flow that a RST put on trial. The walks find what was not reported.
     pub fn take_up(&mut self, client: &ClientTuple) -> Result<(), ExpireError> {
+        self.reports.received();
         if let Some(flow) = self.maps.flows.look_up(client)? {
             self.trials.note(client, &flow);
         }
@@ -227,11 +231,22 @@ impl Expirer {
 
     /// Ends flows that are held and whose time is over since the last walk.
     fn sweep_held(&mut self) -> Result<u32, ExpireError> {
-        let (now, mut orders) = (now_secs(), Vec::new());
-        for client in self.held.due(now) {
-            let Some(flow) = self.maps.flows.look_up(&client)? else { continue };
-            if self.held.over(&client, &flow, now) == Some(Over::End) {
-                orders.push(of_held(&client, &flow, Reason::ExpireHeld));
+        let now = now_secs();
+        let due = self.held.due(now);
+        let ended = self.end_held(&due, now);
+        if ended.is_err() {
+            // The next walk may be minutes away.
+            self.held.put_back(due, now);
+        }
+        ended
+    }
+
+    fn end_held(&mut self, due: &[ClientTuple], now: u32) -> Result<u32, ExpireError> {
+        let mut orders = Vec::new();
+        for client in due {
+            let Some(flow) = self.maps.flows.look_up(client)? else { continue };
+            if self.held.over(client, &flow, now) == Some(Over::End) {
+                orders.push(of_held(client, &flow, Reason::ExpireHeld));
             }
         }
         self.runner.end_flows(orders)
@@ -257,6 +272,7 @@ impl Expirer {
         let (mut idle, mut closed, mut stuck) = (Vec::new(), Vec::new(), Vec::new());
         let mut crowd = self.crowd()?;
         let (trials, held, ports, mut found) = (&mut self.trials, &mut self.held, &mut self.ports, 0);
+        self.reports.begin()?;
         held.begin();
         ports.begin(settings);
         self.maps.flows.walk(|client, flow| {
@@ -290,8 +306,18 @@ impl Expirer {
         evicted.extend(self.ports.end(&evicted));
         let crowded = self.make_room(&evicted)?;
         self.note_ended(flows + crowded, settings);
-        self.sweep_sources(settings)?;
-        Ok(Ended { flows: flows + crowded, closed, hellos: self.sweep_owed()?, half_opens: 0 })
+        Ok(Ended { flows: flows + crowded, closed, ..Ended::default() })
+    }
+
+    /// Removes what is left of connections that are gone: counts of sources, and undelivered bytes.
+    pub fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
+        Ok(Ended { hellos: left::sweep(&self.maps, &self.runner, settings)?, ..Ended::default() })
+    }
+
+    /// Whether walks have more to find than what time limits end: source ports towards a backend are nearly used up, or reports of flows
+    /// on trial may be lost.
+    pub fn is_awaited(&self) -> Result<bool, ExpireError> {
+        Ok(self.ports.are_short() || self.reports.are_lost()?)
     }
 
     /// Whether the map of flows is so full that all flows are to be checked every second.
@@ -335,37 +361,14 @@ impl Expirer {
         let seq = if crowded { PROBE_BOTH } else { PROBE_HELD };
         match self.runner.request(&Expiry { seq, ..of_flow(client, flow, Reason::ExpireProbe) })? {
             EXPIRE_DONE => self.trials.asked(client, flow.connection.generation, crowded),
-            EXPIRE_UNRESOLVED => self.unresolved.extend(ends(client, flow)),
+            EXPIRE_UNRESOLVED => {
+                // It is marked: it is asked again.
+                self.trials.asked(client, flow.connection.generation, crowded);
+                self.trials.not_asked(client);
+                self.unresolved.extend(ends(client, flow));
+            }
             _ => {}
         }
         Ok(())
-    }
-
-    /// Removes counts of sources that are not needed, and makes room for new ones.
-    fn sweep_sources(&self, settings: &Settings) -> Result<(), ExpireError> {
-        sources::sweep_waiting(&self.maps, now_ns(), settings.hello_timeout_ns)?;
-        for share in sources::sweep_shares(&self.maps)? {
-            let client = ClientTuple { client: share.source, ..ClientTuple::zeroed() };
-            self.run(&Expiry { seq: share.route, ..expiry(&client, Reason::ExpireShare) })?;
-        }
-        Ok(())
-    }
-
-    /// Removes undelivered bytes of flows that are gone.
-    fn sweep_owed(&self) -> Result<u32, ExpireError> {
-        let mut owed = Vec::new();
-        self.maps.hellos.walk(|client, hello| {
-            if hello.connection.state == PENDING_UNDELIVERED {
-                owed.push(of_record(client, &hello.connection, Reason::ExpireHello));
-            }
-        })?;
-        let mut done = 0;
-        for order in owed {
-            let flow = self.maps.flows.look_up(&order.client)?;
-            if flow.is_none_or(|flow| flow.connection.state != FLOW_ESTABLISHED) {
-                done += u32::from(self.run(&order)?);
-            }
-        }
-        Ok(done)
     }
 }

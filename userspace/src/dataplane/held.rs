@@ -20,8 +20,8 @@ const HALF_CLOSED_SECS: u32 = 300;
 /// for hours; and the bytes may be a stranger's, that the other end did not accept.
 const UNACKNOWLEDGED_SECS: u32 = 1_200;
 
-/// The longest time until the next walk: the others' time is not over before.
-const WALK_SECS: u32 = 64;
+/// The longest time from a walk to the end of the next one: the others' time is not over before.
+pub const WALK_SECS: u32 = 120;
 
 /// The flows that are being watched.
 #[derive(Debug, Default)]
@@ -110,6 +110,11 @@ impl Held {
         self.next = watched.map(|(client, watched)| (over(watched), *client)).collect();
         self.next.retain(|(over, _)| *over <= now + WALK_SECS);
         self.next.sort_unstable_by_key(|(over, _)| Reverse(*over));
+    }
+
+    /// Takes back what [`Self::due`] returned and could not be ended.
+    pub(super) fn put_back(&mut self, clients: Vec<ClientTuple>, now: u32) {
+        self.next.extend(clients.into_iter().map(|client| (now, client)));
     }
 
     /// Returns the flows whose time is over by now unless there was progress, each once: [`Self::over`] says so.
@@ -221,6 +226,21 @@ mod tests {
             let most = if less == 0 { 60 + WALK } else { 60 + 2 * WALK };
             assert!(ended.is_some_and(|at| (60..=most).contains(&at)), "{first}, {less}: {ended:?}");
         }
+    }
+
+    /// Among ten million flows it was ended by the walk after the next, minutes later.
+    #[test]
+    fn what_is_over_before_the_end_of_the_next_walk_is_ended_in_time() {
+        let mut held = Held::default();
+        let mut half = flow(2, 5, 5);
+        half.client.sent.fin = 1;
+        for now in [1_000, 1_000 + WALK_SECS - 1, 1_000 + 2 * (WALK_SECS - 1)] {
+            assert!(!look(&mut held, &half, now));
+        }
+        assert_eq!(held.due(1_000 + HALF_CLOSED_SECS - 1), []);
+        assert_eq!(held.due(1_000 + HALF_CLOSED_SECS), [client()]);
+        held.put_back(vec![client()], 1_301);
+        assert_eq!(held.due(1_302), [client()], "it could not be ended");
     }
 
     /// Where walks take long, and others follow late.

@@ -37,17 +37,20 @@ pub mod swept;
 /// What the program `expire` is given.
 mod request;
 /// Runs the program `expire`.
+mod reports;
 mod runner;
 /// Time limits.
 pub mod due;
 /// Flows held open without progress.
-mod held;
+pub mod held;
 /// Flows that are evicted in a crowded map.
 mod crowd;
 /// Flows that are evicted to a backend with few source ports left.
 mod ports;
 /// Counts of sources that are not needed.
 mod sources;
+/// What is left of connections that are gone.
+mod left;
 /// Source ports without a connection.
 mod orphans;
 /// Flows whose ends are asked by probes.

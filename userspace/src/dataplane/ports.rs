@@ -32,6 +32,11 @@ impl Ports {
         self.crowds = crowds.filter(|(_, crowd)| crowd.is_crowded()).collect();
     }
 
+    /// Whether the last walk found few ports left towards a backend: the next one evicts.
+    pub(super) fn are_short(&self) -> bool {
+        self.flows.values().any(|flows| Crowd::new(*flows, self.ports, 0).is_crowded())
+    }
+
     /// Takes a flow up. `is_going`: its ends are being asked, to make room. Returns the crowd that it is to be noted in.
     pub(super) fn note(&mut self, flow: &Flow, is_going: bool) -> Option<&mut Crowd> {
         // What is over keeps its port for some seconds only.

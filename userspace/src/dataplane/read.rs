@@ -213,6 +213,25 @@ pub fn reasons(pins: &Pins) -> Result<Vec<(Reason, u64)>, TableError> {
     Reason::ALL.iter().map(|reason| Ok((*reason, counters.sum(*reason as u32)?))).collect()
 }
 
+/// The count of one reason.
+#[derive(Debug)]
+pub struct Counter {
+    counters: PerCpu,
+    reason: Reason,
+}
+
+impl Counter {
+    /// Opens the counters.
+    pub fn open(pins: &Pins, reason: Reason) -> Result<Self, TableError> {
+        Ok(Self { counters: PerCpu::open(pins.folder(), name::COUNTERS)?, reason })
+    }
+
+    /// Returns the count, summed over all CPUs.
+    pub fn read(&self) -> Result<u64, TableError> {
+        self.counters.sum(self.reason as u32)
+    }
+}
+
 /// Reads the positions of the programs in the rings.
 pub fn cursors(maps: &Maps) -> Result<Cursors, TableError> {
     Ok(maps.cursors.look_up(&0)?.unwrap_or_default())

@@ -197,6 +197,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// Calls `visit` for every element. Elements added or removed during the walk may or may not be visited.
     pub fn walk(&self, mut visit: impl FnMut(&K, &V)) -> Result<(), TableError> {
         let mut place = Place::start();
+        self.precedence.iter().for_each(Precedence::begin);
         self.walk_on(&mut place, usize::MAX, &mut visit).map(drop)
     }
 
@@ -224,6 +225,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         threads: usize,
         choose: impl Fn(&K, &V) -> Option<T> + Sync,
     ) -> Result<Vec<T>, TableError> {
+        self.precedence.iter().for_each(Precedence::begin);
         let parts = if self.is_hash { threads.clamp(1, PARTS_MAX) as u32 } else { 1 };
         let one = |part: u32| -> Result<Vec<T>, TableError> {
             let (mut place, end) = bounds(self.capacity, part, parts);
@@ -266,7 +268,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         room: &mut Room<K, V>,
         visit: &mut dyn FnMut(&K, &V),
     ) -> Result<(usize, bool), TableError> {
-        let _step = self.precedence.as_ref().map(Precedence::step);
+        let _step = self.precedence.as_ref().and_then(Precedence::step);
         loop {
             let step = room.keys.len();
             let read = syscall::lookup_batch(

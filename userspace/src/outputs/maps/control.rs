@@ -66,7 +66,7 @@ impl Control {
         maps.make_port_cursors()?;
         let applied = Applied::from_maps(read::content(&maps)?);
         let mut reaper = Reaper::start(pins, LOOPBACK, options.swept.clone())?;
-        reaper.end_removed(reaper::left(&applied))?;
+        reaper.end_removed(Ended::left(&applied))?;
         if !Arc::ptr_eq(egress.node(), &order.node.network) {
             egress.look_again(Arc::clone(&order.node.network));
         }
@@ -298,7 +298,7 @@ impl Control {
         match read::content(&self.maps) {
             Ok(content) => {
                 self.applied = Applied::from_maps(content);
-                let left = self.reaper.end_removed(reaper::left(&self.applied));
+                let left = self.reaper.end_removed(Ended::left(&self.applied));
                 // What was written may have to end connections, and the next plan does not call for that.
                 if let Err(error) = left.map_err(StartError::from).and_then(|()| self.audit()) {
                     warn!(%error, "what the failed write left is still there");

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use common::maps::address::Address;
 
-use crate::plan::{Census, Change, Selector};
+use crate::plan::{Applied, Census, Change, Selector};
 
 /// A request to the thread.
 #[derive(Debug)]
@@ -50,6 +50,13 @@ pub(super) struct Freed {
 }
 
 impl Ended {
+    /// Returns what a daemon that died, or a failed write, left. Without it a map that is full for a moment would stay full: nothing is
+    /// deleted by a plan before all that it adds is written.
+    pub(super) fn left(applied: &Applied) -> Self {
+        let selector = Selector { listeners: applied.unused_listeners(), ..Selector::default() };
+        Self { selector, later: applied.left().to_vec(), senders: applied.gone_senders(), ..Self::default() }
+    }
+
     /// Combines two removals: all requests that have queued up need only one wait for packets and one walk
     /// through flows.
     pub(super) fn join(&mut self, other: Self) {

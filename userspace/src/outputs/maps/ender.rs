@@ -47,6 +47,12 @@ pub(super) trait Ender {
     /// Looks at all flows.
     fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError>;
 
+    /// Looks at what is left of connections that are gone.
+    fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError>;
+
+    /// Whether only looks at all flows find some of what they are made for.
+    fn is_awaited(&self) -> Result<bool, ExpireError>;
+
     /// Whether all flows are to be looked at every second.
     fn is_crowded(&mut self) -> Result<bool, ExpireError>;
 
@@ -107,6 +113,14 @@ impl Ender for Expirer {
 
     fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         Self::sweep_flows(self, settings)
+    }
+
+    fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
+        Self::sweep_left(self, settings)
+    }
+
+    fn is_awaited(&self) -> Result<bool, ExpireError> {
+        Self::is_awaited(self)
     }
 
     fn is_crowded(&mut self) -> Result<bool, ExpireError> {

@@ -20,7 +20,7 @@ use super::ender::Ender;
 use super::generation::is_older;
 use super::refusing::{INTERVAL_SECS, Refusing};
 use super::resting::Resting;
-use super::walked::{self, Walked};
+use super::walked::{self, Need, Walked};
 use crate::dataplane::behind::Behind;
 use crate::dataplane::evictions::{Evictions, Notice};
 use crate::dataplane::expire::{ExpireError, Expirer};
@@ -30,7 +30,7 @@ use crate::dataplane::precedence::Precedence;
 use crate::dataplane::swept::{self, Found, Swept};
 use crate::net::neighbour;
 use crate::outputs::error::ReaperGone;
-use crate::plan::{Applied, Census, Change, Selector};
+use crate::plan::{Census, Change, Selector};
 
 /// Delay until a reset is repeated, for connections that were being opened during the first one.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
@@ -164,6 +164,8 @@ struct Duty<E> {
     freed: mpsc::Sender<Freed>,
     tick: u32,
     walked: Walked,
+    /// The last look at what is left of connections that are gone.
+    left: Walked,
     refusing: Refusing,
     /// The number of routes that refuse connections, once it is known.
     refuse: Option<u64>,
@@ -179,8 +181,9 @@ impl<E> Drop for Duty<E> {
 
 impl<E: Ender> Duty<E> {
     fn new(expirer: E, freed: mpsc::Sender<Freed>, swept: Swept) -> Self {
-        let (again, walked, refusing) = (Vec::new(), Walked::default(), Refusing::default());
-        Self { expirer, again, freed, tick: 0, walked, refusing, refuse: None, swept }
+        let (walked, left) = (Walked::default(), Walked::default());
+        let (again, refusing) = (Vec::new(), Refusing::default());
+        Self { expirer, again, freed, tick: 0, walked, left, refusing, refuse: None, swept }
     }
 
     async fn serve(mut self, mut orders: UnboundedReceiver<Order>, mut evictions: Evictions) {
@@ -324,9 +327,12 @@ impl<E: Ender> Duty<E> {
         }
         self.tick = self.tick.wrapping_add(1);
         let is_time = self.tick.is_multiple_of(walked::every_secs(&settings));
-        let is_crowded = self.is_crowded();
-        if self.walked.calls_for_next(is_time, is_crowded) {
+        let need = self.need();
+        if self.walked.calls_for_next(is_time, need) {
             self.walked = Walked::during(|| report("time limit", self.expirer.sweep_flows(&settings)));
+        }
+        if self.left.calls_for_next(is_time, Need::Limits) {
+            self.left = Walked::during(|| report("left over", self.expirer.sweep_left(&settings)));
         }
         if self.tick % INTERVAL_SECS == 1 {
             match self.expirer.route_counters() {
@@ -337,10 +343,16 @@ impl<E: Ender> Duty<E> {
         self.swept.set(Some(Found { refusing: self.refuse, ..self.expirer.found() }));
     }
 
-    fn is_crowded(&mut self) -> bool {
-        self.expirer.is_crowded().unwrap_or_else(|error| {
+    /// Returns what the next walk over all flows is needed for.
+    fn need(&mut self) -> Need {
+        let needs = |expirer: &mut E| match () {
+            () if expirer.is_crowded()? => Ok(Need::Room),
+            () if expirer.is_awaited()? => Ok(Need::Awaited),
+            () => Ok::<_, ExpireError>(Need::Limits),
+        };
+        needs(&mut self.expirer).unwrap_or_else(|error| {
             warn!(%error, "whether the flow map is crowded is not known");
-            false
+            Need::Awaited
         })
     }
 
@@ -358,13 +370,6 @@ impl<E: Ender> Duty<E> {
             }
         }
     }
-}
-
-/// Returns what a daemon that died, or a failed write, left. Without it a map that is full for a moment would stay full: nothing is
-/// deleted by a plan before all that it adds is written.
-pub(super) fn left(applied: &Applied) -> Ended {
-    let selector = Selector { listeners: applied.unused_listeners(), ..Selector::default() };
-    Ended { selector, later: applied.left().to_vec(), senders: applied.gone_senders(), ..Ended::default() }
 }
 
 /// Returns the id of the policy of which a change deletes a range.
@@ -409,6 +414,8 @@ mod tests {
         fails: bool,
         found: Found,
         flow_sweeps: u32,
+        left_sweeps: u32,
+        is_awaited: bool,
         noted: u32,
         is_crowded: bool,
         counters: RouteCounters,
@@ -462,8 +469,17 @@ mod tests {
             self.ended()
         }
 
+        fn sweep_left(&mut self, _: &Settings) -> Result<swept::Ended, ExpireError> {
+            self.left_sweeps += 1;
+            self.ended()
+        }
+
         fn is_crowded(&mut self) -> Result<bool, ExpireError> {
             Ok(self.is_crowded)
+        }
+
+        fn is_awaited(&self) -> Result<bool, ExpireError> {
+            Ok(self.is_awaited)
         }
 
         fn found(&self) -> Found {
@@ -556,6 +572,27 @@ mod tests {
                 duty.sweep();
                 assert_eq!(duty.expirer.flow_sweeps, sweeps, "{tick} {is_crowded} {ago}");
             }
+        }
+    }
+
+    /// A map of counts that is full of sources that are gone bounds nobody.
+    #[test]
+    fn what_is_left_over_does_not_wait_for_a_walk_over_all_flows() {
+        let mut duty = Duty::new(Fake::default(), mpsc::channel().0, Swept::default());
+        (duty.tick, duty.walked) = (9, Walked::took(4_000, 30_000));
+        duty.sweep();
+        assert_eq!((duty.expirer.flow_sweeps, duty.expirer.left_sweeps), (0, 1));
+    }
+
+    /// Flows on trial that no report says anything of, and a backend without source ports.
+    #[test]
+    fn what_only_walks_find_does_not_wait_for_as_long_as_time_limits() {
+        for (is_awaited, sweeps) in [(false, 0), (true, 1)] {
+            let mut duty = Duty::new(Fake::default(), mpsc::channel().0, Swept::default());
+            (duty.tick, duty.walked) = (9, Walked::took(4_000, 50_000));
+            duty.expirer.is_awaited = is_awaited;
+            duty.sweep();
+            assert_eq!(duty.expirer.flow_sweeps, sweeps);
         }
     }
 
