@@ -29,11 +29,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Starts an API server with the rights of the plain manifests.
 pub(crate) fn server(options: &Options<'_>) -> ApiServer {
-    let server = ApiServer::with(&Options { audit: true, ..*options }).unwrap();
-    // The API server makes it soon after it is ready; a role of ours is in it.
-    server.kubectl().wait_for("kube-system", &["namespace", "kube-system"], SOON, |_| true).unwrap();
-    server.kubectl().apply(&rights()).unwrap();
-    server
+    ApiServer::with(&Options { audit: true, objects: &rights(), ..*options }).unwrap()
 }
 
 fn rights() -> String {

@@ -12,7 +12,9 @@ use nix::unistd::Pid;
 use rcgen::KeyPair;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::etcd;
 use super::places;
+use super::seed::{self, Content, Seed};
 use super::turn::Turn;
 use super::{Kubectl, Rest};
 use crate::net::Namespace;
@@ -23,9 +25,7 @@ use crate::tls::{Authority, Files};
 const START: Duration = Duration::from_secs(60);
 /// Time limit for a graceful stop.
 const STOP: Duration = Duration::from_secs(10);
-/// The folder of etcd's data.
-const ETCD: &str = "etcd";
-/// The folder of their backup.
+/// The folder of the backup of etcd's data.
 const BACKUP: &str = "backup";
 
 /// Options of an API server.
@@ -35,6 +35,8 @@ pub struct Options<'a> {
     pub namespace: Option<&'a Namespace>,
     /// Skip the definitions of the Gateway API and ours.
     pub bare: bool,
+    /// A manifest of more objects that are there from the start.
+    pub objects: &'a str,
     /// Log who requested what to [`ApiServer::audit_log`].
     pub audit: bool,
     /// Additional arguments of kube-apiserver.
@@ -58,7 +60,7 @@ pub struct ApiServer {
     _files: Files,
     // Dropped after the programs have ended.
     folder: TempDir,
-    _turn: Turn,
+    _turn: Option<Turn>,
 }
 
 impl ApiServer {
@@ -71,6 +73,36 @@ impl ApiServer {
     pub fn with(options: &Options<'_>) -> Result<Self> {
         let turn = Turn::take(options.alone);
         places::end_orphans();
+        let content = Content { definitions: !options.bare, objects: options.objects.to_owned() };
+        if !content.definitions && content.objects.is_empty() {
+            return Self::launched(options, None, Some(turn));
+        }
+        let seed = seed::of(content, Self::seed)?;
+        let server = Self::launched(options, Some(&seed), Some(turn))?;
+        server.wait_served(&seed.kinds)?;
+        Ok(server)
+    }
+
+    /// Installs what a seed contains in an API server of its own.
+    fn seed(content: Content) -> Result<Seed> {
+        let mut server = Self::launched(&Options::default(), None, None)?;
+        if content.definitions {
+            server.define()?;
+        }
+        if !content.objects.is_empty() {
+            // The API server makes it soon after it is ready; roles of ours are in it.
+            server.kubectl.wait_for("kube-system", &["namespace", "kube-system"], START, |_| true)?;
+            server.kubectl.apply(&content.objects)?;
+        }
+        let definitions = server.kubectl.get(&["crd"])?;
+        let names = definitions["items"].as_array().into_iter().flatten();
+        let kinds = names.filter_map(|one| one["metadata"]["name"].as_str().map(str::to_owned)).collect();
+        server.stop_all()?;
+        Seed::read(content, kinds, &server.folder.path().join(etcd::DATA))
+    }
+
+    /// Starts both programs, on these objects or on none.
+    fn launched(options: &Options<'_>, seed: Option<&Seed>, turn: Option<Turn>) -> Result<Self> {
         let programs = places::programs()?;
         let netns = options.namespace.map(Namespace::path);
         let folder = TempDir::new()?;
@@ -91,7 +123,10 @@ impl ApiServer {
             tls: authority.client_config(None)?,
             token,
         };
-        let etcd = start_etcd(&programs, netns.as_deref(), &folder, clients, peers)?;
+        if let Some(seed) = seed {
+            seed.write(&folder.path().join(etcd::DATA))?;
+        }
+        let etcd = etcd::start(&programs, netns.as_deref(), &folder, clients, peers)?;
         let mut server = Self {
             etcd,
             etcd_ports: [clients, peers],
@@ -106,10 +141,18 @@ impl ApiServer {
             _turn: turn,
         };
         server.launch()?;
-        if !options.bare {
-            server.define()?;
-        }
         Ok(server)
+    }
+
+    /// Waits until these kinds are served: the API server is ready before it has looked at all definitions.
+    fn wait_served(&self, kinds: &[String]) -> Result<()> {
+        if kinds.is_empty() {
+            return Ok(());
+        }
+        let kinds = kinds.join(",");
+        self.kubectl
+            .wait_for("all kinds are served", &["--all-namespaces", &kinds], START, |_| true)
+            .map(drop)
     }
 
     /// Installs the definitions of the Gateway API and ours, and waits until they are served.
@@ -193,26 +236,32 @@ impl ApiServer {
 
     /// Makes a backup of all objects, instead of the one before. The API server restarts.
     pub fn back_up(&mut self) -> Result<()> {
-        self.replace_data(ETCD, BACKUP)
+        self.replace_data(etcd::DATA, BACKUP)
     }
 
     /// Brings back all objects as they were in the backup, with their versions. The API server restarts.
     pub fn restore(&mut self) -> Result<()> {
-        self.replace_data(BACKUP, ETCD)
+        self.replace_data(BACKUP, etcd::DATA)
+    }
+
+    /// Stops the API server and etcd gracefully.
+    fn stop_all(&mut self) -> Result<()> {
+        self.stop()?;
+        signal(&self.etcd, Signal::SIGTERM)?;
+        self.etcd.wait()?;
+        Ok(())
     }
 
     /// Copies one folder over another while neither etcd nor the API server runs.
     fn replace_data(&mut self, from: &str, to: &str) -> Result<()> {
-        self.stop()?;
-        signal(&self.etcd, Signal::SIGTERM)?;
-        self.etcd.wait()?;
+        self.stop_all()?;
         let [from, to] = [from, to].map(|name| self.folder.path().join(name));
         if to.exists() {
             fs::remove_dir_all(&to).with_context(|| format!("removing {}", to.display()))?;
         }
-        copy_folder(&from, &to)?;
+        etcd::copy(&from, &to)?;
         let [clients, peers] = self.etcd_ports;
-        self.etcd = start_etcd(&self.programs, self.netns.as_deref(), &self.folder, clients, peers)?;
+        self.etcd = etcd::start(&self.programs, self.netns.as_deref(), &self.folder, clients, peers)?;
         self.launch()
     }
 
@@ -305,39 +354,9 @@ fn arguments(folder: &TempDir, files: &Files, options: &Options<'_>, port: u16, 
     arguments
 }
 
-fn start_etcd(
-    programs: &Path,
-    netns: Option<&Path>,
-    folder: &TempDir,
-    clients: u16,
-    peers: u16,
-) -> Result<Child> {
-    let (clients, peers) = (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
-    let mut command = places::command(netns, &programs.join("etcd"));
-    command.arg("--data-dir").arg(folder.path().join(ETCD));
-    command.args(["--unsafe-no-fsync", "--log-level", "error"]);
-    command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
-    command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-    command.args(["--initial-cluster", &format!("default={peers}")]);
-    spawn(command, folder, "etcd")
-}
-
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir(to).with_context(|| format!("creating {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
-        let entry = entry?;
-        let to = to.join(entry.file_name());
-        match entry.file_type()?.is_dir() {
-            true => copy_folder(&entry.path(), &to)?,
-            false => drop(fs::copy(entry.path(), &to).with_context(|| format!("writing {}", to.display()))?),
-        }
-    }
-    Ok(())
-}
-
 /// Starts a program with its log and its process ID in the folder. If this process is killed, the next test
 /// process finds the ID there.
-fn spawn(mut command: Command, folder: &TempDir, name: &str) -> Result<Child> {
+pub(super) fn spawn(mut command: Command, folder: &TempDir, name: &str) -> Result<Child> {
     let log = folder.path().join(format!("{name}.log"));
     let log = File::options().create(true).append(true).open(log).context("opening a log")?;
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

@@ -19,6 +19,10 @@ mod kubectl;
 mod rest;
 /// etcd and an API server, without nodes.
 mod api_server;
+/// etcd and its data.
+mod etcd;
+/// What they start from.
+mod seed;
 /// An admission webhook in the test's process.
 mod webhook;
 /// Turns between tests that measure and others.
