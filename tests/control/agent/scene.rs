@@ -217,7 +217,10 @@ pub(crate) fn until(what: &str, agents: &[&Agent], mut wanted: impl FnMut() -> b
             let logs: Vec<String> = agents.iter().map(|agent| agent.log()).collect();
             panic!("not within {SOON:?}: {what}\n{}", logs.join("\n---\n"));
         }
-        std::thread::sleep(Duration::from_millis(50));
+        // Most conditions ask a process of ours. What takes seconds is asked less often.
+        std::thread::sleep(
+            (begun.elapsed() / 8).clamp(Duration::from_millis(50), Duration::from_millis(250)),
+        );
     }
 }
 

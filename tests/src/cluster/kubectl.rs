@@ -11,8 +11,9 @@ use serde_json::Value;
 use super::places;
 use crate::net::unique;
 
-/// The interval at which an object is polled.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The intervals at which an object is polled: an eighth of the time that has passed, within these limits. Each poll
+/// is a process, which costs a tenth of a second of one core; where many tests wait, that is what slows all others.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(500)];
 
 /// kubectl with the rights of one kubeconfig.
 #[derive(Debug, Clone)]
@@ -112,7 +113,9 @@ impl Kubectl {
             let seen = self.get(arguments);
             match seen {
                 Ok(seen) if wanted(&seen) => return Ok(seen),
-                _ if begun.elapsed() < patience => std::thread::sleep(PAUSE),
+                _ if begun.elapsed() < patience => {
+                    std::thread::sleep((begun.elapsed() / 8).clamp(PAUSES[0], PAUSES[1]));
+                }
                 Ok(seen) => bail!("not within {patience:?}: {what}; last seen: {seen:#}"),
                 Err(error) => return Err(error).context(format!("not within {patience:?}: {what}")),
             }
