@@ -37,8 +37,9 @@ const CI_LIMIT: &str = "26m";
 /// The same for the slow level.
 const SLOW_LIMIT: &str = "3h";
 
-/// Tests in the lab mostly wait, for timeouts and retransmissions, so more of them run at once than there are cores.
-const LAB_THREADS: &str = "6";
+/// Tests in the lab and with an API server mostly wait, for timeouts, retransmissions, Leases and watches, so more of
+/// them run at once than there are cores.
+const WAITING_THREADS: &str = "6";
 
 impl Level {
     /// Builds and runs the level's tests, shows and counts them.
@@ -58,8 +59,8 @@ impl Level {
             // Both are modules of the control tests.
             command.arg(self.name);
         }
-        if self.needs == Needs::Lab {
-            command.args(["--test-threads", LAB_THREADS]);
+        if matches!(self.needs, Needs::Lab | Needs::Control) {
+            command.args(["--test-threads", WAITING_THREADS]);
         }
         if let Some(built) = built {
             command.env("VESTIBULE_BIN", &built.binary).env("VESTIBULE_EBPF", &built.object);
