@@ -4,8 +4,10 @@
 use crate::failure::{Failure, Outcome};
 use crate::{process, setup};
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 /// The result of a build.
@@ -17,6 +19,31 @@ pub(crate) struct Built {
 }
 
 const STEP: &str = "building vestibule";
+
+/// A build that may still run.
+pub(crate) enum Building {
+    Running(JoinHandle<Outcome<Built>>),
+    Ended(Built),
+}
+
+impl Building {
+    /// Starts the build. In CI it runs beside what comes next: for most of the time the compiler uses one core. At a
+    /// terminal, where people see its progress, it ends first.
+    pub(crate) fn start() -> Outcome<Self> {
+        match process::quiet() {
+            true => Ok(Self::Running(thread::spawn(run))),
+            false => run().map(Self::Ended),
+        }
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn end(self) -> Outcome<Built> {
+        match self {
+            Self::Running(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Self::Ended(built) => Ok(built),
+        }
+    }
+}
 
 /// Installs what is missing and builds the binary.
 pub(crate) fn run() -> Outcome<Built> {

@@ -1,11 +1,12 @@
 //! Runs the test levels and sums up their results. The last line is the count alone.
 
+use crate::build::Building;
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
 use crate::level::{FLEET, Level, SIMULATION, SLOW, WITNESS};
 use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
-use crate::{build, conformance, process, setup};
+use crate::{conformance, process, setup};
 
 /// Every level, the quick ones first. Each builds the whole workspace: with fewer packages, dependencies
 /// would have other features and be compiled again.
@@ -50,12 +51,18 @@ pub(crate) fn run(names: &[String]) -> Outcome {
             ));
         }
     }
-    let built = match levels.iter().any(|level| level.needs > Needs::Nothing) {
-        true => Some(build::run()?),
+    let mut building = match levels.iter().any(|level| level.needs > Needs::Nothing) {
+        true => Some(Building::start()?),
         false => None,
     };
-    let mut reports = Vec::new();
+    let (mut built, mut reports) = (None, Vec::new());
     for level in levels {
+        // The first levels run beside the build.
+        if level.needs > Needs::Nothing
+            && let Some(building) = building.take()
+        {
+            built = Some(building.end()?);
+        }
         reports.push(match needs::obstacle(level.needs) {
             Some(reason) => level.skip(&reason)?,
             None => {
