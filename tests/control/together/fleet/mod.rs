@@ -44,6 +44,8 @@ struct Size {
     thin: usize,
     routes: usize,
     changes: usize,
+    /// Run while no other test has a server: its times are recorded.
+    alone: bool,
     /// The time limit until nodes hold what was asked, and objects say so.
     patience: Duration,
 }
@@ -52,7 +54,7 @@ struct Size {
 fn a_change_costs_the_api_server_a_few_writes_and_each_agent_one_event() {
     skip_without_root!();
     let patience = Duration::from_secs(180);
-    run(Size { agents: 10, thin: 0, routes: 2_000, changes: 100, patience });
+    run(Size { agents: 10, thin: 0, routes: 2_000, changes: 100, alone: false, patience });
 }
 
 #[test]
@@ -60,7 +62,7 @@ fn a_change_costs_the_api_server_a_few_writes_and_each_agent_one_event() {
 fn fifty_agents_cost_each_change_no_more_than_ten() {
     skip_without_root!();
     let patience = Duration::from_secs(600);
-    run(Size { agents: 50, thin: 0, routes: 2_000, changes: 200, patience });
+    run(Size { agents: 50, thin: 0, routes: 2_000, changes: 200, alone: true, patience });
 }
 
 #[test]
@@ -68,7 +70,7 @@ fn fifty_agents_cost_each_change_no_more_than_ten() {
 fn five_hundred_nodes_cost_each_change_no_more_than_ten() {
     skip_without_root!();
     let patience = Duration::from_secs(1_800);
-    run(Size { agents: 1, thin: 499, routes: 10_000, changes: 300, patience });
+    run(Size { agents: 1, thin: 499, routes: 10_000, changes: 300, alone: true, patience });
 }
 
 fn name(number: usize) -> String {
@@ -116,7 +118,10 @@ fn node(number: usize) -> String {
 }
 
 fn run(size: Size) {
-    let mut scene = Scene::alone_bare(CONFIG);
+    let mut scene = match size.alone {
+        true => Scene::alone_bare(CONFIG),
+        false => Scene::bare(CONFIG, &[]),
+    };
     let controller = scene.controller("leader", &[]);
     let agents: Vec<Agent> = (0..size.agents).map(|number| Agent::start(&scene, number)).collect();
     wait_until_idle(&scene, size);
