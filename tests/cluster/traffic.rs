@@ -34,7 +34,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Connects until so many pods have answered: nodes follow the slices of endpoints a moment later.
+    /// Connects until this many pods have answered: nodes follow the slices of endpoints a moment later.
     pub(crate) fn meet(&self, pods: usize) -> Result<()> {
         let begun = Instant::now();
         let mut met = BTreeSet::new();
