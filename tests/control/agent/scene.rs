@@ -116,9 +116,8 @@ impl Scene {
 
     /// Creates a tenant's route to a backend: TLSRoute, Service, EndpointSlice.
     pub(crate) fn tenant(&self, name: &str, backend: &str) {
-        for (_, object) in tenant(name, backend) {
-            self.kubectl().apply(&object.to_string()).unwrap();
-        }
+        let objects = tenant(name, backend).map(|(_, object)| object.to_string());
+        self.kubectl().apply(&objects.join("\n---\n")).unwrap();
     }
 
     /// Creates many tenants, over some connections at once.

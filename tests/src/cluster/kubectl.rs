@@ -45,6 +45,8 @@ impl Kubectl {
         // By default kubectl keeps what a server serves in HOME, by address and port; a later server of
         // another test may have the same.
         command.arg("--cache-dir").arg(self.kubeconfig.with_extension("cache"));
+        // Otherwise a sixth of its time is spent on garbage, just before it ends.
+        command.env("GOGC", "400");
         command
     }
 
