@@ -77,8 +77,10 @@ impl ApiServer {
         if !content.definitions && content.objects.is_empty() {
             return Self::launched(options, None, Some(turn));
         }
-        // Where it starts on definitions, it is not ready before it serves them.
-        Self::launched(options, Some(&seed::of(content, Self::seed)?), Some(turn))
+        let seed = seed::of(content, Self::seed)?;
+        let server = Self::launched(options, Some(&seed), Some(turn))?;
+        server.wait_served(&seed.kinds)?;
+        Ok(server)
     }
 
     /// Installs what a seed contains in an API server of its own.
@@ -92,8 +94,11 @@ impl ApiServer {
             server.kubectl.wait_for("kube-system", &["namespace", "kube-system"], START, |_| true)?;
             server.kubectl.apply(&content.objects)?;
         }
+        let definitions = server.kubectl.get(&["crd"])?;
+        let names = definitions["items"].as_array().into_iter().flatten();
+        let kinds = names.filter_map(|one| one["metadata"]["name"].as_str().map(str::to_owned)).collect();
         server.stop_all()?;
-        Seed::read(content, &server.folder.path().join(etcd::DATA))
+        Seed::read(content, kinds, &server.folder.path().join(etcd::DATA))
     }
 
     /// Starts both programs, on these objects or on none.
@@ -137,6 +142,18 @@ impl ApiServer {
         };
         server.launch()?;
         Ok(server)
+    }
+
+    /// Asks for these kinds, until all are served. The API server opens the storage of each at the first request for it,
+    /// and until it has, others are refused with 429: a controller that starts meanwhile does not know them for a while.
+    fn wait_served(&self, kinds: &[String]) -> Result<()> {
+        if kinds.is_empty() {
+            return Ok(());
+        }
+        let kinds = kinds.join(",");
+        self.kubectl
+            .wait_for("all kinds are served", &["--all-namespaces", &kinds], START, |_| true)
+            .map(drop)
     }
 
     /// Installs the definitions of the Gateway API and ours, and waits until they are served.

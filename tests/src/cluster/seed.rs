@@ -27,6 +27,8 @@ pub(super) struct Content {
 #[derive(Debug, Clone)]
 pub(super) struct Seed {
     content: Content,
+    /// The kinds that its definitions define, as `plural.group`.
+    pub(super) kinds: Vec<String>,
     files: Vec<Kept>,
 }
 
@@ -41,8 +43,8 @@ struct Kept {
 
 impl Seed {
     /// Reads the folder of an etcd that has ended.
-    pub(super) fn read(content: Content, folder: &Path) -> Result<Self> {
-        let mut seed = Self { content, files: Vec::new() };
+    pub(super) fn read(content: Content, kinds: Vec<String>, folder: &Path) -> Result<Self> {
+        let mut seed = Self { content, kinds, files: Vec::new() };
         let mut folders = vec![PathBuf::new()];
         while let Some(inner) = folders.pop() {
             let at = folder.join(&inner);
@@ -119,7 +121,7 @@ mod tests {
             fs::write(from.path().join(path), bytes).unwrap();
         }
         let content = Content { definitions: true, objects: String::new() };
-        let seed = Seed::read(content, from.path()).unwrap();
+        let seed = Seed::read(content, Vec::new(), from.path()).unwrap();
         assert_eq!(seed.files.iter().map(|file| file.parts.len()).max(), Some(2));
         seed.write(&to.path().join("etcd")).unwrap();
         for (path, bytes) in &files {
@@ -135,7 +137,7 @@ mod tests {
             let seed = of(content, |content| {
                 made.push(objects);
                 anyhow::ensure!(works, "it does not start");
-                Ok(Seed { content, files: Vec::new() })
+                Ok(Seed { content, kinds: Vec::new(), files: Vec::new() })
             });
             assert_eq!(seed.map(|seed| seed.content.objects).ok().as_deref(), works.then_some(objects));
         }
