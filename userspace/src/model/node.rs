@@ -37,6 +37,8 @@ pub struct Node {
     pub own: HashSet<IpAddr>,
     /// Those of them for which the kernel answers ARP and neighbour discovery, with their devices: those with a link address.
     pub answered: HashSet<(u32, IpAddr)>,
+    /// Devices on whose subnet other hosts are: those with an address that is not link-local, and whose prefix is shorter than itself.
+    pub subnets: BTreeSet<u32>,
     /// Devices of the default routes, both families.
     pub defaults: BTreeSet<u32>,
     /// The routers of these routes, with their devices.

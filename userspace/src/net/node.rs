@@ -59,6 +59,9 @@ impl Node {
         if self.links.get(&device).is_some_and(|link| link.link_address.is_some()) {
             self.answered.insert((device, address));
         }
+        if has_subnet(address, message.header.prefix_len) {
+            self.subnets.insert(device);
+        }
     }
 }
 
@@ -128,6 +131,14 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
+/// Whether other hosts may be on the subnet of an own address. Network plugins give each pod's device one without a subnet.
+fn has_subnet(address: IpAddr, prefix: u8) -> bool {
+    match address {
+        IpAddr::V4(address) => prefix < 32 && !address.is_link_local(),
+        IpAddr::V6(address) => prefix < 128 && !address.is_unicast_link_local(),
+    }
+}
+
 /// Returns the devices of a default route; none for any other route.
 fn default_devices(message: &RouteMessage) -> Vec<u32> {
     if message.header.destination_prefix_length == 0 { devices(message) } else { Vec::new() }
@@ -180,6 +191,29 @@ mod tests {
         assert_eq!((node.name(index).as_str(), node.name(0).as_str()), ("lo", "#0"));
         assert_eq!(Link::look(index).unwrap().as_ref(), Some(loopback));
         assert_eq!(Link::look(u32::MAX >> 1).unwrap(), None);
+    }
+
+    /// As the plugin ptp makes it: 10.88.1.1/32 on each.
+    #[test]
+    fn a_device_whose_address_is_alone_in_its_prefix_has_no_subnet() {
+        let mut node = Node::default();
+        for (device, address, prefix) in [
+            (2, "10.77.0.11", 24),
+            (3, "10.88.1.1", 32),
+            (3, "fd88::1", 128),
+            (3, "fe80::1", 64),
+            (4, "fd77::11", 64),
+            (5, "169.254.1.1", 16),
+            (6, "192.0.2.0", 31),
+        ] {
+            let mut message = AddressMessage::default();
+            message.header.index = device;
+            message.header.prefix_len = prefix;
+            message.attributes.push(AddressAttribute::Address(address.parse().unwrap()));
+            node.add(&message);
+        }
+        assert_eq!(node.subnets, [2, 4, 6].into());
+        assert_eq!(node.own.len(), 7);
     }
 
     #[test]

@@ -95,14 +95,9 @@ pub(super) fn spare(candidates: &mut Candidates, here: &BTreeSet<(u32, IpAddr)>,
     }
 }
 
-/// Whether a device is one of the node's own on a network of hosts: it has a default route, or an address by which others reach the node.
+/// Whether a device is one of the node's own on a network of hosts: it has a default route, or a subnet.
 fn is_hosts(device: u32, node: &Node) -> bool {
-    let is_reachable = |address: &IpAddr| match address {
-        IpAddr::V4(address) => !address.is_link_local(),
-        IpAddr::V6(address) => !address.is_unicast_link_local(),
-    };
-    let has_address = |(on, address): &(u32, IpAddr)| *on == device && is_reachable(address);
-    node.defaults.contains(&device) || node.answered.iter().any(has_address)
+    node.defaults.contains(&device) || node.subnets.contains(&device)
 }
 
 #[cfg(test)]
@@ -116,8 +111,7 @@ mod tests {
         let link = |name: &str, link_address| Link { name: name.into(), link_address, ..Link::default() };
         let links =
             [(2, link("eth0", Some([2; 6]))), (3, link("eth1", Some([2; 6]))), (4, link("kube-ipvs0", None))];
-        let answered = [(2, "10.0.0.1".parse().unwrap()), (3, "fd00::1".parse().unwrap())];
-        Node { links: links.into(), answered: answered.into(), ..Node::default() }
+        Node { links: links.into(), subnets: [2, 3].into(), ..Node::default() }
     }
 
     fn range(first: &str, last: &str) -> AddressRange {
@@ -159,11 +153,12 @@ mod tests {
         assert_eq!(found(&all, &["192.0.2.7", "2001:db8::7"]), expected.into());
     }
 
-    /// As Calico's, one for each pod.
+    /// As Calico's, one for each pod, or the plugin ptp's, each of which has an address of the node.
     #[test]
-    fn a_device_without_an_address_of_the_node_is_meant_only_by_its_name() {
+    fn a_device_without_a_subnet_is_meant_only_by_its_name() {
         let mut node = node();
-        node.answered = [(3, "fe80::1".parse().unwrap()), (3, "169.254.1.1".parse().unwrap())].into();
+        node.answered = [(3, "10.88.1.1".parse().unwrap())].into();
+        node.subnets.clear();
         node.defaults = [2].into();
         let found = |rule: AnnouncementRule| {
             let addresses = ["192.0.2.7".parse().unwrap()].into();
