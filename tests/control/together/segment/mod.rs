@@ -90,6 +90,29 @@ fn one_of_three_nodes_answers_for_an_address_and_a_killed_agent_that_returns_mov
     assert_eq!((owners(&segment), segment.shown(before[0])), (before, shown));
 }
 
+/// The next one may need long for its first order.
+#[test]
+fn an_agent_that_gave_the_maps_away_keeps_its_addresses_until_the_next_one_has_taken_them() {
+    skip_without_root!();
+    let mut segment = Segment::new(2);
+    let before = owners(&segment);
+    let shown = segment.shown(before[0]);
+    let links = before.map(|owner| segment.nodes[owner].link);
+    let given = segment.given(before[0]);
+    assert!(!segment.is_writer(before[0]));
+    // Longer than the grace.
+    for (number, answered) in answers(&segment, Duration::from_secs(4)) {
+        assert_eq!(answered, [links[number]].into(), "{}\n{}", VIPS[number], segment.logs());
+    }
+    drop(given);
+    segment.until("it takes them back", |segment| segment.is_writer(before[0]));
+    segment.replace(before[0]);
+    for (number, answered) in answers(&segment, Duration::from_secs(4)) {
+        assert_eq!(answered, [links[number]].into(), "{}\n{}", VIPS[number], segment.logs());
+    }
+    assert_eq!((owners(&segment), segment.shown(before[0])), (before, shown));
+}
+
 #[test]
 fn an_address_moves_from_a_node_whose_agent_is_dead_for_longer_than_its_grace() {
     skip_without_root!();

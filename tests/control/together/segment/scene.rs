@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -201,10 +203,37 @@ impl Segment {
 
     /// Starts a node's agent.
     pub(super) fn start(&mut self, number: usize) {
+        self.start_as(number, "agent");
+    }
+
+    fn start_as(&mut self, number: usize, pod: &str) {
         let node = &mut self.nodes[number];
         let host =
             Host { name: &node.name, namespace: &node.namespace, pins: &node.pins, folder: &node.folder };
-        node.agent = Some(Agent::start(&host, &binary().unwrap(), "agent", &node.kubeconfig, &[]));
+        node.agent = Some(Agent::start(&host, &binary().unwrap(), pod, &node.kubeconfig, &[]));
+    }
+
+    /// Asks a node's agent for the maps as the next one does, and is given them. The agent waits until they are taken.
+    pub(super) fn given(&self, number: usize) -> UnixStream {
+        let socket = self.nodes[number].folder.path().join("run/writer.sock");
+        let mut line = UnixStream::connect(socket).unwrap();
+        let mut answer = [0; 6];
+        line.write_all(b"give\n").and_then(|()| line.read_exact(&mut answer)).unwrap();
+        assert_eq!(answer, *b"given\n");
+        line
+    }
+
+    /// Starts the next agent of a node, and ends the one before once that has handed over.
+    pub(super) fn replace(&mut self, number: usize) {
+        let before = self.nodes[number].agent.take().unwrap();
+        self.start_as(number, "next");
+        self.until("the next agent writes", |this| this.is_writer(number));
+        before.end();
+    }
+
+    /// Whether a node's agent writes its maps.
+    pub(super) fn is_writer(&self, number: usize) -> bool {
+        self.nodes[number].agent.as_ref().unwrap().metric("vestibule_writer") == Some(1.0)
     }
 
     /// Kills all agents at once.

@@ -18,7 +18,7 @@ use super::ownership::{Rules, Standing};
 use super::readers::Readers;
 use super::schedule::Schedule;
 use super::speaker::{Keys, Step};
-use super::speakers::{Allowed, Bids, Speakers, Steps};
+use super::speakers::{Allowed, Bids, Speakers, Stamps, Steps};
 use super::task::{Received, Task};
 use super::wanted::{OnDevice, alone, announced, dialled};
 use crate::dataplane::pin::Pins;
@@ -58,6 +58,8 @@ pub(super) struct Announcements {
     schedule: Schedule,
     kernel: Option<Kernel>,
     speakers: Option<(Speakers, Readers)>,
+    /// Of a process that has left everything to another one.
+    stamps: Option<Stamps>,
     /// Devices whose segments have more candidates than they may.
     crowded: BTreeSet<u32>,
 }
@@ -75,15 +77,15 @@ impl Announcements {
     /// Those of a process that has not looked at the kernel yet.
     pub(super) fn new(pins: Pins, node: Option<Arc<str>>, tasks: Sender<Task>) -> Self {
         let (schedule, crowded) = (Schedule::default(), BTreeSet::new());
-        Self { pins, node, tasks, schedule, kernel: None, speakers: None, crowded }
+        Self { pins, node, tasks, schedule, kernel: None, speakers: None, stamps: None, crowded }
     }
 
-    /// Leaves everything as it is to another process.
-    pub(super) fn leave(&mut self) {
-        if let Some((speakers, _)) = &mut self.speakers {
-            speakers.stamp();
+    /// Leaves everything as it is to another process, and stamps until that one does.
+    pub(super) fn leave(&mut self, now: Instant) {
+        if let Some((speakers, _)) = self.speakers.take() {
+            self.stamps = Some(speakers.leave_all(now));
         }
-        (self.kernel, self.speakers, self.schedule) = (None, None, Schedule::default());
+        (self.kernel, self.schedule) = (None, Schedule::default());
         self.crowded.clear();
     }
 
@@ -91,7 +93,8 @@ impl Announcements {
     pub(super) fn due(&self) -> Option<Instant> {
         let speakers = self.speakers.as_ref().and_then(|(speakers, _)| speakers.due());
         let schedule = if self.may_announce() { self.schedule.due() } else { None };
-        [schedule, speakers].into_iter().flatten().min()
+        let stamps = self.stamps.as_ref().and_then(Stamps::due);
+        [schedule, speakers, stamps].into_iter().flatten().min()
     }
 
     /// Whether it is known that no other node has taken what this one announces: before its agent was there, another one may have.
@@ -199,7 +202,7 @@ impl Announcements {
             }
             let opened = Speakers::open(&self.pins, node_id(node))?;
             match Readers::start(&self.tasks) {
-                Ok(readers) => self.speakers = Some((opened, readers)),
+                Ok(readers) => (self.speakers, self.stamps) = (Some((opened, readers)), None),
                 Err(error) => {
                     let why = format!("frames of other nodes cannot be received (CAP_NET_RAW): {error}");
                     return Ok(Settled::Unknown(why));
@@ -268,6 +271,7 @@ impl Announcements {
     /// Does what is due at this time, which is `now_ns` by the clock of the programs.
     pub(super) fn turn(&mut self, now: Instant, now_ns: u64) -> Result<(), TableError> {
         let mut outcome = Ok(());
+        self.stamps.iter_mut().for_each(|stamps| stamps.turn(now, now_ns));
         if let Some((speakers, _)) = &mut self.speakers {
             let (steps, failed) = speakers.turn(now, now_ns);
             outcome = failed.map_or(Ok(()), Err).and(self.carry_out(steps, now));

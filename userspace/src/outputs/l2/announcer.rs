@@ -115,7 +115,7 @@ impl Announcer {
                 (self.order, self.served, self.failed) = (None, None, None);
                 self.target = Target::default();
                 self.problems.0.clear();
-                self.announcements.leave();
+                self.announcements.leave(Instant::now());
                 self.said = None;
                 self.say(Word::Released);
             }

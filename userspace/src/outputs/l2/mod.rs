@@ -15,6 +15,8 @@ mod reception;
 mod speaker;
 /// The speakers of all devices.
 mod speakers;
+/// The stamps of an agent that has left the maps to the next one.
+mod left;
 /// The nodes that announced addresses before this one.
 mod previous;
 /// Devices of this node on one segment.

@@ -17,6 +17,7 @@ use tracing::{debug, warn};
 
 use super::candidates::Candidates;
 use super::kernel::key;
+use super::left::{Left, Segments};
 use super::ownership::{NodeId, Rules, Segment, Standing};
 use super::previous::PreviousOwners;
 use super::speaker::{Keys, Speaker, Step};
@@ -197,14 +198,19 @@ impl Speakers {
         self.maps.bids.0.remove_all(&left)
     }
 
-    /// Stamps once more, for the agent that follows.
-    pub(super) fn stamp(&mut self) {
-        let silent = self.twins.shown();
+    /// Leaves all to the agent that follows, and stamps until that one does.
+    pub(super) fn leave_all(mut self, now: Instant) -> Stamps {
+        let (silent, now_ns) = (self.twins.shown(), now_ns());
+        let mut last = BTreeMap::new();
         for (device, speaker) in self.on.iter_mut().filter(|(device, _)| !silent.contains_key(device)) {
-            if let Err(error) = self.maps.segments.put(device, &speaker.last_stamp(now_ns())) {
-                debug!(%error, device, "not stamped");
+            let entry = speaker.last_stamp(now_ns);
+            match self.maps.segments.put(device, &entry) {
+                Ok(()) if entry.stamp_ns == now_ns => drop(last.insert(*device, entry)),
+                Ok(()) => {}
+                Err(error) => debug!(%error, device, "not stamped"),
             }
         }
+        Stamps { left: Left::new(last, now), segments: self.maps.segments }
     }
 
     /// Whether it is known on every segment what others took over while no agent was here.
@@ -309,6 +315,35 @@ impl Speakers {
     /// Returns `OWNER_*` of an address on a device.
     pub(super) fn owner(&self, (device, address): &OnDevice) -> u16 {
         self.on.get(device).map_or(OWNER_ELSEWHERE, |speaker| speaker.owner(address))
+    }
+}
+
+/// [`Left`], and the map where it stamps.
+pub(super) struct Stamps {
+    left: Left,
+    segments: Table<u32, Entry>,
+}
+
+impl Stamps {
+    /// When [`Self::turn`] is to be called; `None`: nothing is left to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.left.due()
+    }
+
+    /// Stamps if it is time, which is `now_ns` by the clock of the programs.
+    pub(super) fn turn(&mut self, now: Instant, now_ns: u64) {
+        self.left.turn(now, now_ns, &self.segments);
+    }
+}
+
+impl Segments for Table<u32, Entry> {
+    fn read(&self, device: u32) -> Option<Entry> {
+        self.look_up(&device).ok().flatten()
+    }
+
+    fn write(&self, device: u32, entry: &Entry) -> bool {
+        let outcome = self.put(&device, entry);
+        outcome.inspect_err(|error| debug!(%error, device, "not stamped")).is_ok()
     }
 }
 
