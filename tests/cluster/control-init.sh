@@ -19,15 +19,22 @@ END
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
     --listen-peer-urls http://127.0.0.1:2380 >"$LOGS/etcd.log" 2>&1 &
 
-"$BIN/kube-apiserver" --etcd-servers http://127.0.0.1:2379 \
-    --bind-address :: --secure-port "${API#*:}" --advertise-address "${API%:*}" \
-    --tls-cert-file "$PKI/apiserver.crt" --tls-private-key-file "$PKI/apiserver.key" --client-ca-file "$PKI/ca.crt" \
-    --kubelet-client-certificate "$PKI/kubelet-client.crt" --kubelet-client-key "$PKI/kubelet-client.key" \
-    --kubelet-preferred-address-types InternalIP --service-cluster-ip-range $SERVICES4,$SERVICES6 \
-    --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$PKI/accounts.pub" \
-    --service-account-signing-key-file "$PKI/accounts.key" --token-auth-file "$PKI/tokens.csv" \
-    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged \
-    --audit-policy-file "$STATE/audit.yaml" --audit-log-path "$LOGS/audit.json" >"$LOGS/apiserver.log" 2>&1 &
+serve() {
+    "$BIN/kube-apiserver" --etcd-servers http://127.0.0.1:2379 \
+        --bind-address :: --secure-port "${API#*:}" --advertise-address "${API%:*}" \
+        --tls-cert-file "$PKI/apiserver.crt" --tls-private-key-file "$PKI/apiserver.key" --client-ca-file "$PKI/ca.crt" \
+        --kubelet-client-certificate "$PKI/kubelet-client.crt" --kubelet-client-key "$PKI/kubelet-client.key" \
+        --kubelet-preferred-address-types InternalIP --service-cluster-ip-range $SERVICES4,$SERVICES6 \
+        --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$PKI/accounts.pub" \
+        --service-account-signing-key-file "$PKI/accounts.key" --token-auth-file "$PKI/tokens.csv" \
+        --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged \
+        --audit-policy-file "$STATE/audit.yaml" --audit-log-path "$LOGS/audit.json" >>"$LOGS/apiserver.log" 2>&1
+}
+# What dies comes back, but while there is the file that `control.sh stop` leaves.
+while :; do
+    [ -e "$STATE/api.off" ] || serve || true
+    sleep 0.1
+done &
 
 ready() { "$BIN/kubectl" --kubeconfig "$PKI/admin.kubeconfig" get --raw /readyz; }
 wait_for 60 "starting the API server" "$LOGS/apiserver.log" ready

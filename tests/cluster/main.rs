@@ -8,8 +8,11 @@
 mod scene;
 /// Clients that hold connections and open new ones.
 mod traffic;
+/// A host of the nodes' segment that asks for addresses.
+mod asker;
 
 mod ground;
+mod l2;
 mod operate;
 mod rights;
 mod rollout;

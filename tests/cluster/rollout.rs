@@ -6,8 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tests::cluster::{Cluster, Kubectl};
 
+use crate::asker::Asker;
+use crate::l2;
 use crate::scene::{RELEASE, Tenant, install};
 use crate::traffic::{HELD, NEW, Traffic};
+
+/// Addresses on the nodes' segment, which one of them announces.
+const ADDRESSES: [&str; 2] = ["10.77.0.196", "fd77::c4"];
 
 /// A connection to a pod that is gone ends within this time, plus the half second between two requests on it.
 const RESET: Duration = Duration::from_millis(2500);
@@ -41,10 +46,12 @@ fn a_tenants_pods_are_replaced_and_only_their_own_connections_end() {
 }
 
 #[test]
-fn agents_are_replaced_and_nothing_is_lost() {
+fn agents_are_replaced_and_neither_is_anything_lost_nor_does_an_address_move() {
     let cluster = Cluster::alone().unwrap();
     install(&cluster);
-    let tenant = Tenant::new(&cluster, "agents").unwrap();
+    let tenant = Tenant::at(&cluster, "agents", &ADDRESSES).unwrap();
+    let owners = l2::settled(&cluster, &ADDRESSES).unwrap();
+    let asker = Asker::start(&cluster, owners.keys()).unwrap();
     let traffic = Traffic::start(&cluster, &tenant.target).unwrap();
     let kubectl = cluster.kubectl();
     kubectl.run(&["-n", RELEASE, "rollout", "restart", "daemonset/vestibule-agent"]).unwrap();
@@ -57,6 +64,10 @@ fn agents_are_replaced_and_nothing_is_lost() {
     assert!(outcome.ended.is_empty(), "{:?}", outcome.ended);
     assert!(outcome.opened > u64::from(NEW), "{outcome:?}");
     assert_eq!(outcome.held.len(), HELD);
+    l2::assert_unmoved(&asker.end().unwrap(), &owners);
+    assert_eq!(l2::settled(&cluster, &ADDRESSES).unwrap(), owners, "an address moved");
+    let address = tenant.target.address.ip();
+    assert_eq!(l2::neighbour(&cluster, &address).unwrap().as_ref(), Some(&owners[&address].link));
 }
 
 /// Makes the node schedulable again when the test is over.

@@ -5,10 +5,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::cluster::{Cluster, OwnNamespace, image};
 use tests::tls::Authority;
 
+use crate::l2;
 use crate::traffic::Target;
 
 /// Where the chart is installed.
@@ -35,7 +36,8 @@ fn try_install(cluster: &Cluster) -> Result<()> {
 /// Installs the chart, and waits until its pods are ready.
 pub(crate) fn install_again(cluster: &Cluster) -> Result<()> {
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/charts/vestibule");
-    let values = "image.tag=dev,addresses.ranges={198.51.100.0/24,2001:db8:51::/64},settings.maxFlows=100000,\
+    let values = "image.tag=dev,addresses.l2=true,\
+                  addresses.ranges={198.51.100.0/24,2001:db8:51::/64,10.77.0.192/28,fd77::c0/124},settings.maxFlows=100000,\
                   settings.maxNames=100000,settings.maxHellos=4096,resources.requests.memory=64Mi,\
                   controller.cookieKeys.rotateEvery=30s,controller.cookieKeys.spreadFor=5s,\
                   controller.forgetNodesAfter=15s";
@@ -53,13 +55,20 @@ pub(crate) struct Tenant {
 impl Tenant {
     /// Creates the tenant and waits until its Gateway is programmed and every node has its route.
     pub(crate) fn new(cluster: &Cluster, role: &str) -> Result<Self> {
+        Self::at(cluster, role, &[])
+    }
+
+    /// The same at these addresses; at any two if none is named.
+    pub(crate) fn at(cluster: &Cluster, role: &str, addresses: &[&str]) -> Result<Self> {
         let namespace = cluster.kubectl().namespace(role)?;
         let authority = Authority::new("tenant")?;
         let files = authority.files(&authority.server(&[NAME])?)?;
         let (certificate, key) = (files.certificate.to_string_lossy(), files.key.to_string_lossy());
         let (certificate, key) = (format!("--cert={certificate}"), format!("--key={key}"));
         namespace.run(&["create", "secret", "tls", "server", &certificate, &key])?;
-        namespace.apply(&TENANT.replace("@name@", NAME))?;
+        let wanted: Vec<_> = addresses.iter().map(|address| json!({ "value": address })).collect();
+        namespace
+            .apply(&TENANT.replace("@name@", NAME).replace("@addresses@", &json!(wanted).to_string()))?;
         let ready = |set: &Value| set["status"]["readyReplicas"] == 3;
         namespace.wait_for("the tenant's pods", &["deployment", "tenant"], PATIENCE, ready)?;
         // Slices follow the pods, and on a busy machine late: a client would meet those alone that are in one.
@@ -70,6 +79,9 @@ impl Tenant {
         wait_for_routes(cluster, &namespace)?;
         let address =
             gateway["status"]["addresses"][0]["value"].as_str().context("a Gateway without address")?;
+        if !addresses.is_empty() {
+            l2::settled(cluster, addresses)?;
+        }
         let target = Target {
             address: SocketAddr::new(address.parse()?, 443),
             name: NAME,
@@ -174,6 +186,7 @@ kind: Gateway
 metadata: {name: tenant}
 spec:
   gatewayClassName: vestibule
+  addresses: @addresses@
   listeners:
   - {name: tls, protocol: TLS, port: 443, tls: {mode: Passthrough}}
 ---

@@ -23,9 +23,32 @@ pub struct Tap {
 impl Tap {
     /// Opens the device; frames that this host sends on it are not received.
     pub fn open(namespace: &Namespace, device: &str) -> Result<Self> {
-        let ifindex = namespace.ifindex(device)?;
-        let socket = namespace.run(|| open(ifindex)).with_context(|| format!("packet socket on {device}"))?;
+        namespace.run(|| Self::open_here(device)).with_context(|| format!("in {}", namespace.name()))
+    }
+
+    /// Opens a device of the calling thread's namespace.
+    pub fn open_here(device: &str) -> Result<Self> {
+        let ifindex = nix::net::if_::if_nametoindex(device).with_context(|| format!("no device {device}"))?;
+        let socket = open(ifindex).with_context(|| format!("packet socket on {device}"))?;
         Ok(Self { socket, own: false })
+    }
+
+    /// Returns how many frames were lost for want of room since it was asked last.
+    pub fn lost(&self) -> io::Result<u32> {
+        // SAFETY: all-zero is a valid tpacket_stats.
+        let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: value and length are live, and the length is the value's.
+        let read = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut statistics).cast(),
+                &raw mut length,
+            )
+        };
+        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops) }
     }
 
     /// Creates a TAP device, which exists as long as the returned value. A frame passed to `send` arrives on

@@ -30,6 +30,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
         }
         [switch @ ("kill" | "start"), n] => cluster.script("node.sh", [*switch, n]),
         ["load", tars @ ..] if !tars.is_empty() => cluster.script("load.sh", tars),
+        ["api", switch @ ("stop" | "start")] => cluster.script("control.sh", [*switch]),
         ["route", nodes @ ..] => cluster.script("route.sh", nodes),
         _ => {
             let reason = format!("`cluster {}` is not a command", words.join(" "));

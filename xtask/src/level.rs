@@ -32,6 +32,9 @@ pub(crate) const FLEET: &str = "fleet";
 /// The level that compares ours with MetalLB's own controller, for many minutes. It runs with [`SLOW`].
 pub(crate) const WITNESS: &str = "witness";
 
+/// The level of the cluster tests about announced addresses that takes forty minutes. It runs with [`SLOW`].
+pub(crate) const L2: &str = "l2";
+
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "26m";
 /// The same for the slow level.
@@ -55,8 +58,8 @@ impl Level {
         if matches!(self.name, SIMULATION | FLEET | WITNESS) {
             command.args(["--ignored", "--nocapture"]);
         }
-        if matches!(self.name, FLEET | WITNESS) {
-            // Both are modules of the control tests.
+        if matches!(self.name, FLEET | WITNESS | L2) {
+            // Modules of the control tests, or of the cluster tests.
             command.arg(self.name);
         }
         if matches!(self.needs, Needs::Lab | Needs::Control) {
@@ -116,7 +119,7 @@ impl Level {
     }
 
     fn limit(&self) -> &'static str {
-        if matches!(self.name, SLOW | SIMULATION | FLEET | WITNESS) { SLOW_LIMIT } else { CI_LIMIT }
+        if matches!(self.name, SLOW | SIMULATION | FLEET | WITNESS | L2) { SLOW_LIMIT } else { CI_LIMIT }
     }
 
     fn command(&self, options: &[&str]) -> Command {
@@ -128,7 +131,7 @@ impl Level {
         if process::quiet() {
             command.args(["--kill-after=10s", self.limit(), "rustup", "run", process::CHANNEL, "cargo"]);
         }
-        if self.name == SLOW {
+        if matches!(self.name, SLOW | L2) {
             // Without this variable, the tests run a short form.
             command.env("VESTIBULE_SOAK", "1");
         }

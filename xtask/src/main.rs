@@ -57,11 +57,12 @@ cargo xtask COMMAND
   test [LEVEL...]       run the test levels; all of them when none is named:
                         unit, packet, path, corpus, budget, control, cluster, conformance;
                         and, only where they are named, simulation (a large cluster in virtual time), fleet (root, Go; fifty
-                        agents, five hundred nodes), witness (root, Go; addresses compared with MetalLB's own controller), and
-                        slow (root; loads of many minutes), with which all three run, too
+                        agents, five hundred nodes), witness (root, Go; addresses compared with MetalLB's own controller), l2
+                        (root, Go; addresses of a cluster under load and without its API server, for forty minutes), and slow
+                        (root; loads of many minutes), with which all four run, too
   cluster COMMAND       a Kubernetes cluster of three nodes to play with (root): up, down, kubectl ARGUMENT...,
                         helm ARGUMENT..., node N -- COMMAND..., client -- COMMAND..., kill N, start N,
-                        load IMAGES.tar..., route [N...]
+                        api stop, api start, load IMAGES.tar..., route [N...]
   bench [ARGUMENT...]   Vestibule beside plain forwarding, nftables, haproxy and nginx (root; about 15 minutes):
                         --only NAME, --rounds N, --quick, --write (RESULTS.md and README.md),
                         --against BINARY (an old build in place of the peers: the ratio new/old)

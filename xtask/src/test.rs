@@ -3,7 +3,7 @@
 use crate::build::Building;
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
-use crate::level::{FLEET, Level, SIMULATION, SLOW, WITNESS};
+use crate::level::{FLEET, L2, Level, SIMULATION, SLOW, WITNESS};
 use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{conformance, process, setup};
@@ -27,11 +27,12 @@ const LEVELS: &[Level] = &[
     },
     Level { name: FLEET, targets: &["--release", "--workspace", "--test", "control"], needs: Needs::Control },
     Level { name: WITNESS, targets: &["--workspace", "--test", "control"], needs: Needs::Witness },
+    Level { name: L2, targets: &["--workspace", "--test", "cluster"], needs: Needs::Cluster },
     Level { name: SLOW, targets: &["--workspace", "--test", "slow"], needs: Needs::Lab },
 ];
 
 /// Levels that run only where they are named.
-const ON_REQUEST: [&str; 4] = [FLEET, SIMULATION, WITNESS, SLOW];
+const ON_REQUEST: [&str; 5] = [FLEET, SIMULATION, WITNESS, L2, SLOW];
 
 /// Runs the named levels, or all of them but [`ON_REQUEST`].
 pub(crate) fn run(names: &[String]) -> Outcome {
@@ -102,7 +103,7 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
     };
     let mut chosen = names.iter().map(level).collect::<Outcome<Vec<_>>>()?;
     if names.iter().any(|name| name == SLOW) {
-        let with_it = [SIMULATION, FLEET, WITNESS]
+        let with_it = [SIMULATION, FLEET, WITNESS, L2]
             .into_iter()
             .filter(|with_it| names.iter().all(|name| name != with_it));
         chosen.extend(with_it.filter_map(|with_it| LEVELS.iter().find(|level| level.name == with_it)));
@@ -151,13 +152,13 @@ mod tests {
         };
         assert_eq!(names(&[]).len(), LEVELS.len() - ON_REQUEST.len());
         assert!(ON_REQUEST.iter().all(|name| !names(&[]).contains(name)));
-        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION, FLEET, WITNESS]);
+        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION, FLEET, WITNESS, L2]);
         assert_eq!(names(&[SIMULATION.to_owned()]), [SIMULATION]);
     }
 
     #[test]
     fn help_names_every_level() {
-        let words: Vec<&str> = crate::USAGE.split(|c: char| !c.is_ascii_alphabetic()).collect();
+        let words: Vec<&str> = crate::USAGE.split(|c: char| !c.is_ascii_alphanumeric()).collect();
         for level in LEVELS {
             assert!(words.contains(&level.name), "{}", level.name);
         }

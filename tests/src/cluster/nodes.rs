@@ -35,8 +35,8 @@ pub struct Shared {
     _others: RwLockReadGuard<'static, ()>,
 }
 
-/// The cluster, used by this test only. Dropping it starts the nodes that are off and routes to all nodes
-/// again.
+/// The cluster, used by this test only. Dropping it starts the API server and the nodes that are off, and
+/// routes to all nodes again.
 #[derive(Debug)]
 pub struct Alone {
     cluster: Cluster,
@@ -59,6 +59,11 @@ impl Deref for Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
+        if self.cluster.folder.join("api.off").exists()
+            && let Err(error) = self.cluster.start_api_server()
+        {
+            eprintln!("the API server stays off: {error:#}");
+        }
         for node in self.cluster.nodes() {
             if !node.is_on()
                 && let Err(error) = node.start().and_then(|()| node.wait_ready(true))
@@ -139,6 +144,16 @@ impl Cluster {
         self.script("route.sh", &["none"]).map(drop)
     }
 
+    /// Ends the API server at once, as a crash does. etcd, the controller manager and the scheduler go on.
+    pub fn stop_api_server(&self) -> Result<()> {
+        self.script("control.sh", &["stop"]).map(drop)
+    }
+
+    /// Starts it again, and waits until it is ready.
+    pub fn start_api_server(&self) -> Result<()> {
+        self.script("control.sh", &["start"]).map(drop)
+    }
+
     /// A node, counted from 1.
     pub fn node(&self, number: u8) -> Node<'_> {
         Node { cluster: self, number }
@@ -157,6 +172,11 @@ impl Cluster {
     /// Runs a closure at the client. Sockets it opens stay there.
     pub fn at_client<T: Send>(&self, closure: impl FnOnce() -> T + Send) -> Result<T> {
         places::inside(Some(&self.netns("client")), closure)
+    }
+
+    /// Runs a closure at the router, which is a host of the nodes' network. Sockets it opens stay there.
+    pub fn at_router<T: Send>(&self, closure: impl FnOnce() -> T + Send) -> Result<T> {
+        places::inside(Some(&self.netns("router")), closure)
     }
 
     /// Builds a command that runs in the router's network namespace.
