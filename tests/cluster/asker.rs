@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use common::wire::{arp, ndp};
@@ -25,13 +25,13 @@ pub(crate) struct Asker {
     thread: JoinHandle<Result<Asked>>,
 }
 
-/// Who answered, and when.
+/// Who answered.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// Answers and announcements, of each address.
-    answers: BTreeMap<IpAddr, Vec<(Instant, String)>>,
-    started: Instant,
-    ended: Instant,
+    /// Of each address: the number of the question after which a node answered or announced it, and the link address.
+    answers: BTreeMap<IpAddr, Vec<(u32, String)>>,
+    /// How many questions there were.
+    questions: u32,
 }
 
 impl Asker {
@@ -67,11 +67,13 @@ impl Asked {
         links
     }
 
-    /// The longest time for which nobody answered for an address.
+    /// The longest time for which nobody answered for an address. Only time with questions counts: under full load, the host that asks may
+    /// not run for seconds.
     pub(crate) fn silence(&self, address: &IpAddr) -> Duration {
-        let times = self.answers[address].iter().map(|(at, _)| *at);
-        let times: Vec<Instant> = [self.started].into_iter().chain(times).chain([self.ended]).collect();
-        times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+        let answered = self.answers[address].iter().map(|(question, _)| *question);
+        let answered: Vec<u32> = [0].into_iter().chain(answered).chain([self.questions + 1]).collect();
+        let unanswered = answered.windows(2).map(|pair| (pair[1] - pair[0]).saturating_sub(1));
+        EVERY * unanswered.max().unwrap_or_default()
     }
 }
 
@@ -79,8 +81,9 @@ fn ask(addresses: &[IpAddr], ends: &AtomicBool) -> Result<Asked> {
     let tap = Tap::open_here(DEVICE)?;
     let from = link_address(DEVICE)?;
     let mut answers: BTreeMap<_, Vec<_>> = addresses.iter().map(|address| (*address, Vec::new())).collect();
-    let started = Instant::now();
+    let mut questions = 0;
     while !ends.load(Ordering::Relaxed) {
+        questions += 1;
         for address in addresses {
             match address {
                 IpAddr::V4(address) => tap.send(&arp::probe(*address, from)),
@@ -91,12 +94,12 @@ fn ask(addresses: &[IpAddr], ends: &AtomicBool) -> Result<Asked> {
         sleep(EVERY);
         for (address, link) in tap.drain()?.iter().filter_map(|frame| claim(frame)) {
             if let Some(answers) = answers.get_mut(&address) {
-                answers.push((Instant::now(), link.map(|byte| format!("{byte:02x}")).join(":")));
+                answers.push((questions, link.map(|byte| format!("{byte:02x}")).join(":")));
             }
         }
         ensure!(tap.lost()? == 0, "frames were lost");
     }
-    Ok(Asked { answers, started, ended: Instant::now() })
+    Ok(Asked { answers, questions })
 }
 
 /// The link address of a device of this thread's namespace.

@@ -22,11 +22,11 @@ const SERVICE: [&str; 2] = ["10.77.0.201", "fd77::c9"];
 
 /// How long all processors are busy, and how long the API server is off; with `VESTIBULE_SOAK=1`, the second ones.
 const LOAD: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30 * 60)];
-const OUTAGE: [Duration; 2] = [Duration::from_secs(12), Duration::from_secs(10 * 60)];
+const OUTAGE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(10 * 60)];
 /// Threads that never wait, for each processor.
 const BUSY: usize = 4;
 /// The time in which nodes and controllers find the API server again, and would act on what has expired meanwhile.
-const RETURN: Duration = Duration::from_secs(5);
+const RETURN: Duration = Duration::from_secs(3);
 /// The longest time that an address goes unanswered when its node fails, on a busy machine.
 const FAILOVER: Duration = Duration::from_secs(5);
 
