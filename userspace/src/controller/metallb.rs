@@ -15,12 +15,12 @@ pub(super) const LOOK: Duration = Duration::from_secs(10);
 /// may not be in the status of its Service yet.
 const REST: Duration = Duration::from_secs(60);
 /// Labels of its controller and speakers, in its own manifests and in its chart.
-const LABELS: [&str; 2] = [
+pub(super) const LABELS: [&str; 2] = [
     "app=metallb,component in (controller,speaker)",
     "app.kubernetes.io/name=metallb,app.kubernetes.io/component in (controller,speaker)",
 ];
 /// Those that a node runs or is about to run: one that was only made, or has ended, gives no addresses.
-const FIELDS: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
+pub(super) const FIELDS: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
 /// What is known of it.
 #[derive(Debug)]

@@ -1,15 +1,20 @@
 //! What else in the cluster serves the same Services, for who asks once.
 
 use super::ask::{AskError, ask};
+use super::metallb::{FIELDS, LABELS};
 use super::writes::short;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use kube::Client;
 use kube::api::{Api, ListParams};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Name of MetalLB's webhook, of its manifests and of its chart.
 pub const METALLB_WEBHOOK: &str = "metallb-webhook-configuration";
+/// Name of the Service that it leads to, of its manifests and of its chart.
+const METALLB_SERVICE: &str = "metallb-webhook-service";
 /// The namespace where kube-proxy and Cilium are looked for.
 pub const SYSTEM: &str = "kube-system";
 /// Labels of kube-proxy and of Cilium's agents, as kubeadm and Cilium's chart set them.
@@ -57,6 +62,15 @@ pub enum Webhook {
     Silent(Vec<String>),
 }
 
+/// Where MetalLB runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Speakers {
+    /// Namespaces, in order, where Pods of it run, or one is ready behind its webhook's Service.
+    pub namespaces: BTreeSet<String>,
+    /// Why its Pods could not be listed in all namespaces: its speakers may be elsewhere; `None`: they were.
+    pub unlisted: Option<String>,
+}
+
 /// What was found.
 #[derive(Clone, Debug)]
 pub struct Neighbours {
@@ -68,6 +82,8 @@ pub struct Neighbours {
     pub node_ports: Read<Vec<String>>,
     /// MetalLB's webhook.
     pub webhook: Read<Webhook>,
+    /// MetalLB itself, in whatever namespace.
+    pub speakers: Read<Speakers>,
 }
 
 /// Reads it with the rights of this pod.
@@ -92,13 +108,47 @@ pub fn read(limit: Duration) -> Result<Neighbours, AskError> {
                 (Ok(_), Err(_)) => {}
             }
         }
+        let speakers = speakers(&client).await;
         Ok(Neighbours {
+            speakers,
             proxies: pods.map(|list| list.items.iter().filter_map(proxy).collect()),
             kubelets: nodes.map(|list| list.items.iter().filter_map(kubelet).collect()),
             node_ports: services.as_deref().map(node_ports).map_err(Clone::clone),
             webhook: webhook(hook, services, slices),
         })
     })
+}
+
+/// Looks for MetalLB in all namespaces: for its Pods, if they may be listed, and for what is ready behind its webhook's Service, which
+/// any controller of ours may read.
+async fn speakers(client: &Client) -> Read<Speakers> {
+    let mut found = Speakers::default();
+    for labels in LABELS {
+        let running = ListParams::default().match_any().labels(labels).fields(FIELDS);
+        match Api::<Pod>::all(client.clone()).list_metadata(&running).await {
+            Ok(pods) => {
+                found.namespaces.extend(pods.items.into_iter().filter_map(|pod| pod.metadata.namespace))
+            }
+            Err(error) => found.unlisted = Some(short(&error)),
+        }
+    }
+    let of_webhook = ListParams::default().labels(&format!("kubernetes.io/service-name={METALLB_SERVICE}"));
+    match Api::<EndpointSlice>::all(client.clone()).list(&of_webhook).await {
+        Ok(slices) => found.namespaces.extend(slices.items.into_iter().filter_map(ready_in)),
+        Err(error) if found.unlisted.is_some() => return Err(short(&error)),
+        Err(_) => {}
+    }
+    Ok(found)
+}
+
+/// Returns the namespace of a slice with an endpoint that is ready.
+fn ready_in(slice: EndpointSlice) -> Option<String> {
+    let is_ready = slice.endpoints.iter().any(is_ready);
+    slice.metadata.namespace.filter(|_| is_ready)
+}
+
+fn is_ready(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.as_ref().is_none_or(|conditions| conditions.ready.unwrap_or(true))
 }
 
 /// Returns the tag of an image; `None`: it has none.
@@ -181,10 +231,8 @@ fn webhook(
         return Ok(Webhook::Gone(names(gone)));
     }
     let slices = slices?;
-    let mut endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
-    let is_ready = endpoints
-        .any(|one| one.conditions.as_ref().is_none_or(|conditions| conditions.ready.unwrap_or(true)));
-    Ok(if is_ready || there.is_empty() { Webhook::Answers } else { Webhook::Silent(names(there)) })
+    let is_answered = slices.iter().flat_map(|slice| &slice.endpoints).any(is_ready);
+    Ok(if is_answered || there.is_empty() { Webhook::Answers } else { Webhook::Silent(names(there)) })
 }
 
 #[cfg(test)]
@@ -231,6 +279,21 @@ mod tests {
         let expected =
             Runs { proxy: Proxy::Kubelet, version: "v1.28.2+k3s1".to_owned(), node: "n4".to_owned() };
         assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn metallb_is_where_an_endpoint_of_its_webhook_is_ready() {
+        let slice = |conditions: &Value| {
+            json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"name": "x", "namespace": "elsewhere"},
+                "endpoints": [{"addresses": ["10.0.0.1"], "conditions": conditions}],
+            })
+        };
+        let conditions = [json!({"ready": true}), json!({}), json!({"ready": false})];
+        let slices = objects::<EndpointSlice>(&conditions.map(|one| slice(&one)));
+        let found: Vec<_> = slices.into_iter().map(ready_in).collect();
+        assert_eq!(found, [Some("elsewhere".to_owned()), Some("elsewhere".to_owned()), None]);
     }
 
     fn service(name: &str, spec: &Value) -> Value {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Finding, Verdict, finding};
-use crate::controller::neighbours::{self, METALLB_WEBHOOK, Neighbours, Proxy, SYSTEM, Webhook};
+use crate::controller::neighbours::{self, METALLB_WEBHOOK, Neighbours, Proxy, SYSTEM, Speakers, Webhook};
 
 /// The time limit for the API server's answers.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -51,7 +51,37 @@ fn judged(read: &Neighbours) -> Vec<Finding> {
         Err(why) => unread(ports, why),
     });
     findings.push(webhook(read));
+    findings.push(metallb(read));
     findings
+}
+
+/// Reports where MetalLB runs: the controller looks for it only in the namespaces that the chart names, if it names any.
+fn metallb(read: &Neighbours) -> Finding {
+    const WHAT: &str = "MetalLB";
+    let Speakers { namespaces, unlisted } = match &read.speakers {
+        Ok(found) => found,
+        Err(why) => return unread(WHAT, why),
+    };
+    let all: Vec<String> = namespaces.iter().cloned().collect();
+    match (all.as_slice(), unlisted) {
+        ([], None) => finding(Verdict::Ok, WHAT, "no Pod of it runs", ""),
+        ([], Some(why)) => finding(
+            Verdict::Note,
+            WHAT,
+            format!(
+                "nothing is ready behind its webhook in any namespace; its Pods may not be listed: {why}"
+            ),
+            "speakers without a controller go on announcing: `kubectl get pods -A -l 'app.kubernetes.io/name=metallb'` and `-l app=metallb` \
+             show them",
+        ),
+        (all, _) => finding(
+            Verdict::Note,
+            WHAT,
+            format!("runs in {}", some(all, "namespaces")),
+            "where its addresses are among ours, both answer for them: remove it there, or name the namespace in the chart's \
+             `metallb.namespaces`, so that nothing is taken from its pools, and no Service that it may serve is touched, while it runs",
+        ),
+    }
 }
 
 fn unread(what: &str, why: &str) -> Finding {
@@ -176,6 +206,7 @@ mod tests {
             kubelets: Ok(Vec::new()),
             node_ports: Ok(Vec::new()),
             webhook: Ok(Webhook::Absent),
+            speakers: Ok(Speakers::default()),
         }
     }
 
@@ -229,12 +260,32 @@ mod tests {
             kubelets: Err(refused()),
             node_ports: Err(refused()),
             webhook: Err(refused()),
+            speakers: Err(refused()),
         });
-        assert_eq!(findings.len(), 4);
+        assert_eq!(findings.len(), 5);
         for one in findings {
             assert_eq!(one.verdict, Verdict::Note, "{}", one.what);
             assert!(one.found.starts_with("not checked: 403") && one.remedy.contains("vestibule-controller"));
         }
+    }
+
+    #[test]
+    fn metallb_is_named_in_whatever_namespace_it_runs() {
+        let found = |namespaces: &[&str], unlisted: Option<&str>| {
+            let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
+            let speakers = Ok(Speakers { namespaces, unlisted: unlisted.map(str::to_owned) });
+            metallb(&Neighbours { speakers, ..neighbours() })
+        };
+        assert_eq!(found(&[], None).verdict, Verdict::Ok);
+        for unlisted in [None, Some("403 Forbidden")] {
+            let one = found(&["a", "b"], unlisted);
+            assert_eq!((one.verdict, one.found.as_str()), (Verdict::Note, "runs in a, b"));
+            assert!(one.remedy.contains("`metallb.namespaces`"));
+        }
+        let unknown = found(&[], Some("403 Forbidden"));
+        assert!(
+            unknown.verdict == Verdict::Note && unknown.found.ends_with("may not be listed: 403 Forbidden")
+        );
     }
 
     #[test]
@@ -243,7 +294,7 @@ mod tests {
         let open = (0..20).map(|at| format!("t/s{at:02} (30443)")).collect();
         let webhook = Ok(Webhook::Gone(vec!["metallb-system/metallb-webhook-service".to_owned()]));
         let findings = judged(&Neighbours { node_ports: Ok(open), webhook, ..neighbours() });
-        let [ports, hook] = findings.as_slice() else { panic!("{} findings", findings.len()) };
+        let [ports, hook, _] = findings.as_slice() else { panic!("{} findings", findings.len()) };
         assert_eq!((ports.verdict, hook.verdict), (Verdict::Note, Verdict::Note));
         assert!(ports.found.starts_with("t/s00 (30443), ") && ports.found.ends_with(" and 12 more Services"));
         assert_eq!(hook.found, "left over: its Service is gone: metallb-system/metallb-webhook-service");
