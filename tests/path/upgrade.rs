@@ -88,6 +88,7 @@ fn maps_that_another_release_has_are_made_and_let_be() {
             name::SEGMENTS,
             name::HEARD,
             name::BIDS,
+            name::OWNED,
             name::PREVIOUS,
             name::PEERS,
         ];

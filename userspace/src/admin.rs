@@ -1,5 +1,5 @@
 //! `/metrics`, `/readyz` and `/livez` over HTTP: on a port, and on a socket for `vestibule probe`. On the socket alone, `/tenants/ROUTE`:
-//! whose a route is, for `vestibule explain`.
+//! whose a route is, for `vestibule explain`, and `/vips`: who announces what on the node's segments, for `vestibule vips`.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -21,6 +21,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// The most bytes of an answer that a probe reads.
 const ANSWER_BYTES: u64 = 1 << 16;
+/// The same of `/vips`: some 300 for an address.
+const VIPS_BYTES: u64 = 1 << 26;
 
 /// Yes or no, with the reasons, one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +56,10 @@ pub trait Asked: Send + Sync + 'static {
     fn metrics(&self) -> String;
     /// Returns whose this route is.
     fn tenant(&self, _route: &str) -> Option<String> {
+        None
+    }
+    /// Returns, as JSON, what it knows of the node's segments. Waits for another thread, so it is called on a blocking one.
+    fn vips(&self) -> Option<String> {
         None
     }
 }
@@ -102,17 +108,28 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 
 /// Serves on a socket created by [`bind_socket`].
 pub async fn serve_socket(listener: UnixListener, asked: Arc<dyn Asked>) -> io::Result<()> {
-    let tenants = Arc::clone(&asked);
+    let (tenants, segments) = (Arc::clone(&asked), Arc::clone(&asked));
     let tenant = async move |extract::Path(route): extract::Path<String>| match tenants.tenant(&route) {
         Some(tenant) => (StatusCode::OK, tenant),
         None => (StatusCode::NOT_FOUND, String::new()),
     };
-    axum::serve(listener, router(asked).route("/tenants/{*route}", get(tenant))).await
+    let vips = async move || match tokio::task::spawn_blocking(move || segments.vips()).await {
+        Ok(Some(text)) => (StatusCode::OK, text),
+        Ok(None) | Err(_) => (StatusCode::NOT_FOUND, String::new()),
+    };
+    let router = router(asked).route("/tenants/{*route}", get(tenant)).route("/vips", get(vips));
+    axum::serve(listener, router).await
 }
 
 /// Asks the process at this socket whose a route is. `None`: it does not know, or nobody answers.
 pub fn tenant_of(socket: &Path, route: &str, limit: Duration) -> Option<String> {
     let answer = ask(socket, &format!("/tenants/{}", escaped(route)), limit).ok()?;
+    answer.is_ok.then_some(answer.text)
+}
+
+/// Asks the process at this socket what it knows of the node's segments. `None`: it does not know, or nobody answers.
+pub fn vips_of(socket: &Path, limit: Duration) -> Option<String> {
+    let answer = ask_for(socket, "/vips", limit, VIPS_BYTES).ok()?;
     answer.is_ok.then_some(answer.text)
 }
 
@@ -130,12 +147,16 @@ fn escaped(name: &str) -> String {
 
 /// Requests a path such as `/readyz` on a process's socket. Waits at most `limit` for each part of the answer.
 pub fn ask(socket: &Path, path: &str, limit: Duration) -> io::Result<Answer> {
+    ask_for(socket, path, limit, ANSWER_BYTES)
+}
+
+fn ask_for(socket: &Path, path: &str, limit: Duration, bytes: u64) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: vestibule\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
-    stream.take(ANSWER_BYTES).read_to_string(&mut text)?;
+    stream.take(bytes).read_to_string(&mut text)?;
     parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer that is not HTTP"))
 }
 

@@ -113,6 +113,8 @@ pub mod name {
     pub const HEARD: &str = "HEARD";
     /// [`super::announced::AnnouncedKey`] -> [`super::segment::Bid`]; user space only.
     pub const BIDS: &str = "BIDS";
+    /// [`super::announced::AnnouncedKey`] -> [`super::segment::Owned`]; user space only.
+    pub const OWNED: &str = "OWNED";
     /// [`super::announced::AnnouncedKey`] -> [`super::previous::Previous`].
     pub const PREVIOUS: &str = "PREVIOUS";
     /// [`super::previous::PeerKey`] -> [`super::previous::Peer`].
@@ -183,7 +185,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 46] = [
+    pub const ALL: [&str; 47] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -197,6 +199,7 @@ pub mod name {
         SEGMENTS,
         HEARD,
         BIDS,
+        OWNED,
         PREVIOUS,
         PEERS,
         LISTENERS,

@@ -35,6 +35,18 @@ map_struct! {
     }
 }
 
+map_struct! {
+    /// Value of `OWNED`: since when the node has announced an address on a segment, and why it took it. For people: nothing is decided by it.
+    pub struct Owned = 16 {
+        /// Milliseconds of Unix time.
+        pub since_ms: u64,
+        /// A code of the daemon's; 0: not known.
+        pub why: u8,
+        /// Zero.
+        pub reserved: [u8; 7],
+    }
+}
+
 /// Value of `HEARD`: a time as in [`Segment`].
 pub type HeardNs = u64;
 

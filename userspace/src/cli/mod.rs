@@ -112,8 +112,8 @@ enum Command {
     Routes(Shown),
     /// Show the backends of all routes.
     Backends(Shown),
-    /// Show which addresses this node announces by ARP and neighbour discovery, on which devices.
-    Vips(Shown),
+    /// Show who announces which addresses by ARP and neighbour discovery on this node's devices, since when and why, and which other nodes may.
+    Vips(vips::Args),
     /// Show connections: all, or those that every flag applies to.
     Flows(flows::Args),
     /// Show packet counts, by the reason why the packets left the path.
@@ -194,7 +194,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Detach => detach(&pins)?,
         Command::Routes(shown) => routes::show(&pins, shown.output)?,
         Command::Backends(shown) => backends::show(&pins, shown.output)?,
-        Command::Vips(shown) => vips::show(&pins, shown.output)?,
+        Command::Vips(asked) => vips::show(&pins, &asked)?,
         Command::Flows(asked) => flows::show(&asked, &pins)?,
         Command::Explain(question) => return explain::show(&question, &pins),
         Command::Trace(asked) => trace::run(&asked, &pins)?,

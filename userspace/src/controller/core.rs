@@ -64,8 +64,8 @@ pub(super) struct Summary {
     pub(super) problems: Vec<Problem>,
     /// Addresses in use by Gateways and Services.
     pub(super) in_use: BTreeSet<IpAddr>,
-    /// Nodes that count, those of which nothing is known, and those that are not waited for.
-    pub(super) nodes: [usize; 3],
+    /// Nodes that count, those of which nothing is known, those that are not waited for, and live candidates that are silent to others.
+    pub(super) nodes: [usize; 4],
     /// What the mark of Claims waits for; `None`: it is there.
     pub(super) waits: Option<Waits>,
 }
@@ -241,7 +241,7 @@ impl Core {
         let (unread, young_unread): (Vec<_>, Vec<_>) =
             self.unread.all().partition(|(_, since, _)| *since + STALE <= at);
         let evidence = Evidence { cluster, version, nodes: &nodes, failing: &failing, node_uids: &node_uids };
-        let mut notes = evidence.notes(&judged.problems);
+        let (mut notes, unheard) = evidence.of_everything(&judged.problems, &judged.conflicts, &reporting);
         notes.extend(evidence.stale(&stale));
         notes.extend(evidence.excluded(&excluded, &held_back));
         notes.extend(evidence.unread(unread.iter().map(|(node, _, why)| (node.as_str(), *why))));
@@ -267,7 +267,7 @@ impl Core {
         self.again = said.chain(judged.again).chain(excludes_again).chain(unmarked).min();
         self.queue.forget(|object| !judged.objects.contains(object));
         self.won.retain(|object, _| judged.objects.contains(object));
-        let nodes = [nodes.live.len(), nodes.unknown.len(), excluded.len()];
+        let nodes = [nodes.live.len(), nodes.unknown.len(), excluded.len(), unheard];
         Summary { problems: judged.problems, in_use: judged.in_use, nodes, waits }
     }
 

@@ -5,6 +5,7 @@ use super::claims::Edited;
 use super::health::Failing;
 use super::keys::{KEYS, SECRET};
 use super::kube_event::{Note, Regarding};
+use super::reports::{Conflict, Reporting};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use crate::origins;
@@ -61,8 +62,19 @@ pub(super) struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// Returns the notes about everything that lasts.
-    pub(super) fn notes(&self, problems: &[Problem]) -> BTreeSet<Note> {
+    /// Returns the notes about everything that lasts, and the number of live candidates that are silent to others.
+    pub(super) fn of_everything(
+        &self,
+        problems: &[Problem],
+        conflicts: &[Conflict],
+        reporting: &Reporting,
+    ) -> (BTreeSet<Note>, usize) {
+        let (found, unheard) = self.segments(conflicts, reporting);
+        (self.notes(problems).into_iter().chain(found).collect(), unheard)
+    }
+
+    /// Returns the notes about what lasts of objects and nodes.
+    fn notes(&self, problems: &[Problem]) -> BTreeSet<Note> {
         let mut notes: BTreeSet<Note> = problems.iter().filter_map(|problem| self.problem(problem)).collect();
         self.complaints(&mut notes);
         self.failing(&mut notes);
@@ -189,6 +201,41 @@ impl Evidence<'_> {
              watch them"
         );
         self.of_node(node, &text)
+    }
+
+    /// Returns the note about a foreign host that answers for an address of an object. It names the nodes that see it.
+    fn conflict(&self, conflict: &Conflict) -> Note {
+        let Conflict { object, address, link, device, nodes } = conflict;
+        let nodes: Vec<&str> = nodes.iter().map(|node| &**node).collect();
+        Note {
+            regarding: self.regarding(object),
+            is_warning: true,
+            reason: "AddressConflict",
+            text: format!(
+                "the host with link address {link}, which is no node of the cluster, answers for {address} on the segment of device {device}: \
+                 clients do not reach the node that should, or only by chance; take the address from that host, or out of the pool"
+            ),
+            nodes: node_names(&nodes),
+            ..Note::default()
+        }
+    }
+
+    /// Returns the notes about foreign hosts that answer for addresses, and about nodes that may announce addresses and of which others
+    /// receive nothing, though their agents are alive; and the number of these nodes.
+    fn segments(&self, conflicts: &[Conflict], reporting: &Reporting) -> (Vec<Note>, usize) {
+        let mut notes: Vec<Note> = conflicts.iter().map(|conflict| self.conflict(conflict)).collect();
+        let unheard = reporting.announced.iter().flat_map(|announced| announced.unheard(self.nodes));
+        notes.extend(unheard.map(|(node, by)| self.silent(node, by)));
+        let count = notes.len() - conflicts.len();
+        (notes, count)
+    }
+
+    fn silent(&self, node: &str, by: &BTreeSet<Arc<str>>) -> Note {
+        let by: Vec<&str> = by.iter().map(|node| &**node).collect();
+        let text = "its agent renews its Lease, but no heartbeat of it has been received for a minute on the segment where it may announce \
+                    addresses: addresses do not move to it, and both sides may answer for one; see whether the switch between the nodes \
+                    passes EtherType 88b5 and multicast, whether its device is on that segment, and `vestibule vips` on both";
+        Note { nodes: node_names(&by), ..self.of_node(node, text) }
     }
 
     /// Returns the notes about nodes that are not waited for; `why`: what nodes say of themselves.
@@ -318,9 +365,11 @@ pub(super) fn won(old: &Value, new: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::reports::Announced;
     use crate::model::cluster::{Endpoint, EndpointState, GatewaySpec};
     use crate::model::{EventReason, Meta};
     use crate::settle::OWNED;
+    use crate::sources::kubernetes::api::node_state::NodeAnnounced;
     use crate::status::{Complaint, Held};
     use serde_json::json;
 
@@ -356,6 +405,46 @@ mod tests {
             node_uids: &BTreeMap::from([("n1".to_owned(), "u-n1".to_owned())]),
         };
         ground.notes(problems).into_iter().collect()
+    }
+
+    #[test]
+    fn foreign_hosts_are_named_on_objects_and_silent_candidates_on_their_node_states() {
+        let announced = NodeAnnounced { unheard: vec!["n1".into()], ..NodeAnnounced::default() };
+        let announced = Some(Announced::of([("n2", "u-n2", &[announced][..])].into_iter()));
+        let reporting = Reporting { announced, ..Reporting::NONE };
+        let mut nodes = Nodes::default();
+        nodes.live.insert("n1".to_owned(), Held::default());
+        let ground = Evidence {
+            cluster: &cluster(),
+            version: &|_| Some("v1"),
+            nodes: &nodes,
+            failing: &Failing::new(),
+            node_uids: &BTreeMap::from([("n1".to_owned(), "u-n1".to_owned())]),
+        };
+        let conflict = Conflict {
+            object: gateway(),
+            address: "192.0.2.9".parse().unwrap(),
+            link: "02:00:00:00:00:0a".to_owned(),
+            device: "eth0".into(),
+            nodes: ["n1".into(), "n2".into()].into(),
+        };
+        let (notes, unheard) = ground.segments(&[conflict], &reporting);
+        let [conflict, silent] = notes.try_into().unwrap();
+        assert_eq!(
+            (conflict.reason, conflict.regarding.kind, &*conflict.regarding.uid),
+            ("AddressConflict", "Gateway", "u-1")
+        );
+        let text = conflict.text();
+        for named in ["on nodes n1, n2: ", "02:00:00:00:00:0a", "192.0.2.9", "device eth0", "out of the pool"]
+        {
+            assert!(text.contains(named), "{named} is missing: {text}");
+        }
+        assert_eq!(
+            (silent.reason, silent.regarding.kind, &*silent.regarding.uid),
+            ("NodeProblem", "NodeState", "u-n1")
+        );
+        assert!(silent.text().starts_with("on node n2: its agent renews its Lease"), "{}", silent.text());
+        assert_eq!(unheard, 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::model::kind::REPORTER;
 use crate::model::{Cluster, Kind, Meta, ObjectName, ObjectRef, Problem, digest};
 use crate::sources::kubernetes::api::node_state::NodeAnnounced;
 use crate::sources::kubernetes::{Source, StoredStatus};
-use crate::status;
+use crate::status::{self, Nodes};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -29,6 +29,22 @@ pub(super) struct Announced {
     /// `metadata.uid` of NodeStates, by node.
     uids: BTreeMap<Arc<str>, String>,
     by_address: BTreeMap<IpAddr, Vec<Device>>,
+    /// Nodes that see a foreign host answer for an address, by the address, the host's link address and the name of their device.
+    conflicts: BTreeMap<(IpAddr, String, Arc<str>), BTreeSet<Arc<str>>>,
+    /// Nodes that may announce addresses and are silent, each with the nodes that receive nothing of them.
+    unheard: BTreeMap<String, BTreeSet<Arc<str>>>,
+}
+
+/// A foreign host that answers for an address of an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Conflict {
+    pub(super) object: ObjectRef,
+    pub(super) address: IpAddr,
+    /// The host's link address.
+    pub(super) link: String,
+    /// Name of the device on whose segment it is, on these nodes.
+    pub(super) device: Arc<str>,
+    pub(super) nodes: BTreeSet<Arc<str>>,
 }
 
 impl Announced {
@@ -44,10 +60,29 @@ impl Announced {
                     let there = (Arc::clone(&node), Arc::clone(&device));
                     this.by_address.entry(address).or_default().push(there);
                 }
+                for conflict in &on.conflicts {
+                    let link = &conflict.link_address;
+                    if let (Ok(address), true) = (conflict.address.parse(), is_link_address(link)) {
+                        let key = (address, link.clone(), Arc::clone(&device));
+                        this.conflicts.entry(key).or_default().insert(Arc::clone(&node));
+                    }
+                }
+                for other in on.unheard.iter().filter(|other| **other != *node) {
+                    this.unheard.entry(other.clone()).or_default().insert(Arc::clone(&node));
+                }
             }
             this.uids.insert(node, uid.to_owned());
         }
         this
+    }
+
+    /// Returns nodes that may announce addresses and are silent though their agents are alive, each with the nodes that receive nothing of them.
+    pub(super) fn unheard<'a>(
+        &'a self,
+        nodes: &'a Nodes,
+    ) -> impl Iterator<Item = (&'a str, &'a BTreeSet<Arc<str>>)> {
+        let is_live = |node: &str| nodes.live.contains_key(node) || nodes.unknown.contains_key(node);
+        self.unheard.iter().map(|(node, by)| (node.as_str(), by)).filter(move |(node, _)| is_live(node))
     }
 
     /// Returns the devices on which these addresses are announced, by node.
@@ -113,6 +148,30 @@ impl Basis<'_> {
             }
         }
         self.with_others(all, Kind::ServiceL2Status, &self.cluster.announcing.reports.l2_statuses)
+    }
+
+    /// Which foreign hosts answer for addresses of these objects.
+    pub(super) fn conflicts(&self, assignment: &Assignment) -> Vec<Conflict> {
+        let conflicts = self.reporting.announced.iter().flat_map(|announced| &announced.conflicts);
+        let conflicts: Vec<_> = conflicts.collect();
+        if conflicts.is_empty() {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        let all = [(Kind::Gateway, &assignment.gateways), (Kind::Service, &assignment.services)];
+        for (kind, (name, allocation)) in
+            all.into_iter().flat_map(|(kind, of)| of.iter().map(move |one| (kind, one)))
+        {
+            let its = conflicts.iter().filter(|((address, ..), _)| allocation.addresses.contains(address));
+            found.extend(its.map(|((address, link, device), nodes)| Conflict {
+                object: ObjectRef { kind, name: name.clone() },
+                address: *address,
+                link: link.clone(),
+                device: Arc::clone(device),
+                nodes: (*nodes).clone(),
+            }));
+        }
+        found
     }
 
     /// What of MetalLB's configuration is wrong, or not honoured.
@@ -224,6 +283,12 @@ fn of_service(service: &ObjectName, node: &str, uid: &str) -> Value {
     metadata
 }
 
+/// Whether this is six bytes in hexadecimal, with colons between them.
+fn is_link_address(text: &str) -> bool {
+    let is_byte = |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.split(':').count() == 6 && text.split(':').all(is_byte)
+}
+
 fn line(problem: &Problem) -> String {
     let object = problem.object.as_ref().map_or(String::new(), |object| format!("{object}: "));
     let field = if problem.field.is_empty() { String::new() } else { format!("{}: ", problem.field) };
@@ -235,6 +300,7 @@ mod tests {
     use super::*;
     use crate::ipam::Allocation;
     use crate::model::cluster::PoolPolicy;
+    use crate::sources::kubernetes::api::node_state::NodeConflict;
 
     const NOW: &str = "2026-11-29T10:00:00Z";
 
@@ -278,6 +344,7 @@ mod tests {
             let on = |(device, addresses): &(&str, &[&str])| NodeAnnounced {
                 device: (*device).to_owned(),
                 addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
+                ..NodeAnnounced::default()
             };
             self.nodes.retain(|(node, _)| *node != name);
             self.nodes.push((name, devices.iter().map(on).collect()));
@@ -387,6 +454,60 @@ mod tests {
         let metadata = of_service(&ObjectName::new("t", "web"), &long, "");
         assert_eq!(metadata["labels"].as_object().unwrap().len(), 3);
         assert!(metadata.get("ownerReferences").is_none(), "the API server refuses one without uid");
+    }
+
+    #[test]
+    fn foreign_hosts_are_named_of_the_objects_whose_addresses_they_answer_for() {
+        let mut scene = Scene::new(&[]);
+        scene.service("a", &["192.0.2.1", "192.0.2.2"]);
+        scene.service("b", &["192.0.2.3"]);
+        let allocation =
+            Allocation { addresses: vec!["192.0.2.2".parse().unwrap()], ..Allocation::default() };
+        scene.assignment.gateways.insert(ObjectName::new("t", "g"), allocation);
+        let conflicts = |scene: &Scene| scene.with(|basis| basis.conflicts(&scene.assignment));
+        for node in ["n1", "n2", "n3"] {
+            scene.node(node, &[("eth0", &["192.0.2.1"])]);
+        }
+        assert_eq!(conflicts(&scene), []);
+        let conflict = |address: &str, link: &str| NodeConflict {
+            address: address.to_owned(),
+            link_address: link.to_owned(),
+        };
+        const LINK: &str = "02:00:00:00:00:0a";
+        for at in [0, 1] {
+            scene.nodes[at].1[0].conflicts = vec![conflict("192.0.2.2", LINK), conflict("192.0.2.77", LINK)];
+        }
+        // Any client that may write NodeStates may write anything.
+        scene.nodes[2].1[0].conflicts = vec![conflict("192.0.2.3", "call 555"), conflict("x", LINK)];
+        let found = conflicts(&scene);
+        let objects: Vec<_> = found.iter().map(|found| found.object.to_string()).collect();
+        assert_eq!(objects, ["Gateway t/g", "Service t/a"]);
+        for found in found {
+            assert_eq!((found.address.to_string().as_str(), found.link.as_str()), ("192.0.2.2", LINK));
+            assert_eq!((&*found.device, found.nodes), ("eth0", ["n1".into(), "n2".into()].into()));
+        }
+        scene.is_known = false;
+        assert_eq!(conflicts(&scene), [], "not all NodeStates are listed");
+    }
+
+    #[test]
+    fn silent_candidates_are_named_while_their_agents_are_alive() {
+        let unheard = |by: &str| {
+            let on = NodeAnnounced {
+                unheard: vec!["off".into(), "n2".into(), by.into()],
+                ..NodeAnnounced::default()
+            };
+            vec![on]
+        };
+        let all = [("n1", unheard("n1")), ("n3", unheard("n3"))];
+        let announced = Announced::of(all.iter().map(|(node, on)| (*node, "uid", &**on)));
+        let mut nodes = Nodes::default();
+        for node in ["n1", "n2", "n3"] {
+            nodes.live.insert(node.to_owned(), Default::default());
+        }
+        let found: Vec<_> = announced.unheard(&nodes).collect();
+        let by = ["n1".into(), "n3".into()].into();
+        assert_eq!(found, [("n2", &by)], "not a node itself, nor one whose Lease has ended");
     }
 
     #[test]

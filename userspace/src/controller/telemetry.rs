@@ -52,6 +52,7 @@ pub(super) struct Telemetry {
     in_use: Gauges,
     capacity: Gauges,
     nodes: Gauges,
+    unheard: Gauge,
     unmarked: Gauge,
     compile_seconds: Histogram,
     ranges: Mutex<Vec<AddressRange>>,
@@ -86,6 +87,7 @@ impl Telemetry {
             in_use: Gauges::default(),
             capacity: Gauges::default(),
             nodes: Gauges::default(),
+            unheard: Gauge::default(),
             unmarked: Gauge::default(),
             compile_seconds: Histogram::new((0..15).map(|power| 0.000_2 * f64::from(1 << power))),
             ranges: Mutex::default(),
@@ -112,6 +114,8 @@ impl Telemetry {
         registry.register("addresses_capacity", "Addresses in the range", this.capacity.clone());
         let help = "Nodes with a live agent: whose report counts, is not known, or is a minute behind";
         registry.register("nodes", help, this.nodes.clone());
+        let help = "Nodes that may announce addresses and are silent to others, though their agents are alive; of the leader";
+        registry.register("nodes_unheard", help, this.unheard.clone());
         let help = "For how many seconds not all Claims have been written, so that agents that start serve what they saved; of the leader";
         registry.register("claims_incomplete_seconds", help, this.unmarked.clone());
         let help = "From the objects to the status to be written";
@@ -155,6 +159,7 @@ impl Telemetry {
             self.nodes.clear();
         }
         self.unmarked.set(0);
+        self.unheard.set(0);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.leads, state.unmarked) = (leads, None);
     }
@@ -173,6 +178,11 @@ impl Telemetry {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.nodes.get_or_create(&[("state", state.to_owned())]).set(count);
         }
+    }
+
+    /// Records how many nodes may announce addresses and are silent to others, though their agents are alive.
+    pub(super) fn counts_unheard(&self, unheard: usize) {
+        self.unheard.set(i64::try_from(unheard).unwrap_or(i64::MAX));
     }
 
     pub(super) fn wrote(&self, kind: &'static str, outcome: &'static str) {
@@ -271,6 +281,7 @@ mod tests {
         );
         telemetry.wrote("Gateway", "written");
         telemetry.counts_nodes(3, 0, 1);
+        telemetry.counts_unheard(4);
         let waits = "since 2026-11-21T10:00:00Z: Claim x cannot be written: 403".to_owned();
         telemetry.lacks_mark(Some((Duration::from_secs(70), waits.clone())));
         telemetry.beats(vec![], [("gateways".to_owned(), "403".to_owned())].into(), 7);
@@ -283,6 +294,7 @@ mod tests {
             "vestibule_status_writes_total{kind=\"Gateway\",outcome=\"written\"} 1",
             "vestibule_problems{kind=\"Gateway\"} 1",
             "vestibule_nodes{state=\"excluded\"} 1",
+            "vestibule_nodes_unheard 4",
             "vestibule_config_stale{source=\"gateways\"} 1",
             "vestibule_watch_errors_total{source=\"gateways\"} 1",
             "vestibule_addresses_in_use{range=\"192.0.2.0-192.0.2.63\"} 2",

@@ -10,7 +10,7 @@ use common::maps::name;
 use common::maps::policy::{ADMIT, PolicyRange};
 use common::maps::previous::{Peer, PeerKey, Previous};
 use common::maps::route::{NameKey, NameRoute};
-use common::maps::segment::{Bid, Segment};
+use common::maps::segment::{Bid, HeardNs, Owned, Segment};
 use common::maps::settings::Cursors;
 use common::reason::Reason;
 
@@ -72,6 +72,32 @@ pub fn bids(pins: &Pins) -> Result<HashMap<AnnouncedKey, u64>, LoadError> {
         Err(TableError::Missing { .. }) => Ok(HashMap::new()),
         table => Ok(all(&table?)?.into_iter().map(|(key, Bid { epoch })| (key, epoch)).collect()),
     }
+}
+
+/// Reads since when the node announces addresses (milliseconds of Unix time), and why it took them (a code of the daemon's).
+pub fn owned(pins: &Pins) -> Result<HashMap<AnnouncedKey, Owned>, LoadError> {
+    match Table::open(pins.folder(), name::OWNED) {
+        // As above.
+        Err(TableError::Missing { .. }) => Ok(HashMap::new()),
+        table => Ok(all(&table?)?.into_iter().collect()),
+    }
+}
+
+/// Reads, of each device on which other nodes may announce addresses, whether this node is silent about them there, as one whose agent is
+/// dead is.
+pub fn closed_gates(pins: &Pins) -> Result<HashMap<u32, bool>, LoadError> {
+    let segments = match Table::open(pins.folder(), name::SEGMENTS) {
+        // As above.
+        Err(TableError::Missing { .. }) => return Ok(HashMap::new()),
+        table => all::<u32, Segment>(&table?)?,
+    };
+    let heard = Table::<u32, HeardNs>::open(pins.folder(), name::HEARD)?;
+    let (mut gates, now_ns) = (HashMap::new(), now_ns());
+    for (device, segment) in segments {
+        let present_ns = heard.look_up(&device)?.unwrap_or(0);
+        gates.insert(device, segment.gate().is_closed(present_ns, now_ns));
+    }
+    Ok(gates)
 }
 
 /// Who announced an address before this node did.

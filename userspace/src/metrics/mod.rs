@@ -23,8 +23,10 @@ use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 use crate::dataplane::sizes::Sizes;
 use crate::dataplane::swept::{Found, Swept};
-use crate::model::{Desired, Pattern};
+use crate::model::{Desired, Pattern, Segments};
 
+/// What is counted on segments.
+mod segments;
 mod routes;
 
 use routes::Others;
@@ -109,6 +111,8 @@ pub struct AgentMetrics {
     pub own: OwnSeries,
     /// What sweeps through all connections found.
     pub swept: Swept,
+    /// What is counted on the node's segments.
+    pub segments: Segments,
 }
 
 impl AgentMetrics {
@@ -127,6 +131,7 @@ impl AgentMetrics {
             served: Served::default(),
             own: OwnSeries::new(per_route),
             swept: Swept::default(),
+            segments: Segments::default(),
         };
         registry.register("writer", "Whether this process writes the node's maps", this.writer.clone());
         let help = "Whether what this source says may be old: it is away, refuses or is refused";
@@ -149,6 +154,7 @@ impl AgentMetrics {
         let (own, served, swept) = (this.own.clone(), this.served.clone(), this.swept.clone());
         let (pins, others) = (pins.clone(), Mutex::default());
         registry.register_collector(Box::new(FromMaps { pins, own, others, served, swept }));
+        registry.register_collector(Box::new(segments::FromSegments(this.segments.clone())));
         this
     }
 }

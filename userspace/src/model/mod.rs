@@ -48,6 +48,8 @@ pub mod digest;
 pub mod problem;
 /// Reasons of Events on Services.
 pub mod event_reason;
+/// What a node counts on its segments.
+pub mod segment_counts;
 
 pub use announcement::{Announcement, AnnouncementRule};
 pub use claim::{Claim, ClaimSet, Origin, StoredClaim};
@@ -64,6 +66,7 @@ pub use opaque::{Opaque, Opaques};
 pub use origin_objects::{OriginObject, OriginObjects};
 pub use possession::Possession;
 pub use problem::{Problem, Severity};
+pub use segment_counts::{SegmentCounts, Segments};
 pub use service::{Affinity, TrafficPolicy};
 pub use shared_list::{Difference, Named, SharedList};
 pub use source_ranges::SourceRanges;

@@ -90,7 +90,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     source.keep_sizes(&pins, &mut chart)?;
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, options.metrics_per_route);
-    let swept = metrics.swept.clone();
+    let (swept, segments) = (metrics.swept.clone(), metrics.segments.clone());
     let mut telemetry = Telemetry::new(Told::new(registry, metrics.served.clone()), metrics);
     let bound = bind_socket(&options.admin);
     telemetry.answer(bound.map_err(|source| NodeError::Path { path: options.admin.clone(), source })?);
@@ -106,7 +106,8 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     inputs.follow_keys(&client, &options.identity.namespace);
     inputs.follow_file(options.file.as_deref())?;
     // Also ends what `vestibule run` announced with these pins.
-    let l2 = L2Output::start(pins.clone(), Some(options.identity.node.as_str().into()))?;
+    let l2 = L2Output::start(pins.clone(), Some(options.identity.node.as_str().into()), segments)?;
+    telemetry.show_vips(l2.asker());
     let served = Some(l2.served());
     let options_of_maps =
         maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false, served, swept };

@@ -15,7 +15,7 @@ use super::saving::Saving;
 use super::telemetry::Telemetry;
 use super::told::Told;
 use crate::metrics::{self, AgentMetrics, PerRoute};
-use crate::model::Change;
+use crate::model::{Change, Segments};
 use crate::outputs::l2::L2Output;
 use crate::outputs::maps::{self, Choice, MapsOutput};
 use crate::outputs::{Pins, share_one_heap};
@@ -55,7 +55,7 @@ fn node(options: &Options) -> Result<Node, NodeError> {
     sources.change(Change::Network(network));
     sources.read_file().map_err(|problems| NodeError::File { file: options.config.clone(), problems })?;
     let pins = Pins::new(&options.pins);
-    let l2 = L2Output::start(pins.clone(), None)?;
+    let l2 = L2Output::start(pins.clone(), None, Segments::default())?;
     let served = Some(l2.served());
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, PerRoute::Never);

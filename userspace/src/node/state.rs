@@ -10,9 +10,10 @@ use super::identity::Identity;
 use crate::compile::Compiler;
 use crate::model::{Desired, DesiredRoute, ObjectRef, Problem};
 use crate::outputs::OnDevices;
+use crate::outputs::l2::written;
 use crate::sources::kubernetes::api::node_state::{
-    self, ANNOUNCED_MAX, DEVICES_MAX, FAILING_MAX, NodeAnnounced, NodeProblem, NodeStateSpec, STALE_MAX,
-    TEXT_BYTES_MAX,
+    self, ANNOUNCED_MAX, CONFLICTS_MAX, DEVICES_MAX, FAILING_MAX, NodeAnnounced, NodeConflict, NodeProblem,
+    NodeStateSpec, STALE_MAX, TEXT_BYTES_MAX,
 };
 use crate::status::cut;
 
@@ -27,6 +28,10 @@ const NUMBERS_BYTES: usize = 768;
 const LIST_BYTES_MAX: usize = 8 << 10;
 /// The most bytes of announced addresses, besides those. On one node many are announced only where others announce few.
 const ANNOUNCED_BYTES_MAX: usize = 64 << 10;
+/// The most bytes of foreign hosts, and of silent nodes, of each device.
+const SEGMENT_BYTES_MAX: usize = 4 << 10;
+/// What their names take.
+const SEGMENT_NAMES_BYTES: usize = 32;
 /// The bytes that problems leave to failing backends.
 const FAILING_BYTES: usize = 4 << 10;
 
@@ -186,16 +191,25 @@ impl Saying<'_> {
 
 /// Returns as many announced addresses as a NodeState has room for, and the number of the others.
 fn listed(announced: &OnDevices) -> (Vec<NodeAnnounced>, i64) {
-    let all: usize = announced.values().map(BTreeSet::len).sum();
+    let all: usize = announced.values().map(|on| on.addresses.len()).sum();
     let (mut room, mut left) = (ANNOUNCED_BYTES_MAX, ANNOUNCED_MAX);
     let mut devices = Vec::new();
-    for (device, addresses) in announced.iter().take(DEVICES_MAX) {
-        let mut on = NodeAnnounced { device: device.to_string(), addresses: Vec::new() };
-        room = room.saturating_sub(bytes(&on));
-        on.addresses =
-            some(addresses.iter().take(left).map(ToString::to_string), &mut room, ANNOUNCED_BYTES_MAX);
+    for (device, segment) in announced.iter().take(DEVICES_MAX) {
+        let mut on = NodeAnnounced { device: device.to_string(), ..NodeAnnounced::default() };
+        room = room.saturating_sub(bytes(&on) + SEGMENT_NAMES_BYTES);
+        // Few, and first, for they need a remedy.
+        let conflicts = segment.conflicts.iter().take(CONFLICTS_MAX).map(|(address, link)| NodeConflict {
+            address: address.to_string(),
+            link_address: written(*link),
+        });
+        on.conflicts = some(conflicts, &mut room, SEGMENT_BYTES_MAX);
+        let unheard = segment.unheard.iter().take(CONFLICTS_MAX).map(ToString::to_string);
+        on.unheard = some(unheard, &mut room, SEGMENT_BYTES_MAX);
+        let addresses = segment.addresses.iter().take(left).map(ToString::to_string);
+        on.addresses = some(addresses, &mut room, ANNOUNCED_BYTES_MAX);
         left -= on.addresses.len();
-        devices.extend(Some(on).filter(|on| !on.addresses.is_empty()));
+        let is_empty = on.addresses.is_empty() && on.conflicts.is_empty() && on.unheard.is_empty();
+        devices.extend(Some(on).filter(|_| !is_empty));
     }
     let listed: usize = devices.iter().map(|on| on.addresses.len()).sum();
     (devices, i64::try_from(all - listed).unwrap_or(i64::MAX))
@@ -254,6 +268,7 @@ pub(super) fn by_kind<'a>(problems: impl Iterator<Item = &'a Problem>) -> BTreeM
 mod tests {
     use super::*;
     use crate::model::{BackendSpec, Kind, ObjectName};
+    use crate::outputs::OnSegment;
     use std::net::IpAddr;
 
     #[test]
@@ -421,7 +436,8 @@ mod tests {
         let some = |net: u16, count: u16| {
             (0..count).map(move |at| IpAddr::from([0x2001, 0xdb8, 1111, 2222, 3333, 4444, net, 0x1000 + at]))
         };
-        let on = |device: &str, count| (Arc::from(device), some(1, count).collect());
+        let segment = |addresses| OnSegment { addresses, ..OnSegment::default() };
+        let on = |device: &str, count| (Arc::from(device), segment(some(1, count).collect()));
         let few = OnDevices::from([on("eth0", 1), on("eth1", 2)]);
         let (devices, more) = listed(&few);
         assert_eq!((devices.len(), more), (2, 0));
@@ -436,18 +452,38 @@ mod tests {
             (
                 OnDevices::from([(
                     "eth0".into(),
-                    (0..3_000u32).map(|at| IpAddr::from(at.to_be_bytes())).collect(),
+                    segment((0..3_000u32).map(|at| IpAddr::from(at.to_be_bytes())).collect()),
                 )]),
                 ANNOUNCED_MAX,
             ),
         ] {
             let (devices, more) = listed(&many);
             let count: usize = devices.iter().map(|on| on.addresses.len()).sum();
-            let all: usize = many.values().map(BTreeSet::len).sum();
+            let all: usize = many.values().map(|on| on.addresses.len()).sum();
             assert!(count >= least && count + more as usize == all, "{count} of {all}");
             assert!(devices.len() <= DEVICES_MAX && count <= ANNOUNCED_MAX);
             assert!(serde_json::to_vec(&devices).unwrap().len() <= ANNOUNCED_BYTES_MAX);
         }
+    }
+
+    #[test]
+    fn foreign_hosts_and_silent_nodes_are_listed_however_much_is_announced() {
+        let all = |count: u32| (0..count).map(|at| IpAddr::from((0xc000_0000 + at).to_be_bytes()));
+        let segment = |announced, conflicts, unheard: u32| OnSegment {
+            addresses: all(announced).collect(),
+            conflicts: all(conflicts).map(|address| (address, [2, 0, 0, 0, 0, 9])).collect(),
+            unheard: (0..unheard).map(|at| Arc::from(format!("{at:03}-{}", "x".repeat(249)))).collect(),
+        };
+        let (devices, more) = listed(&OnDevices::from([("eth0".into(), segment(0, 1, 1))]));
+        let [on] = devices.as_slice() else { panic!("{devices:?}") };
+        let conflict = NodeConflict { address: "192.0.0.0".into(), link_address: "02:00:00:00:00:09".into() };
+        assert_eq!((on.conflicts.as_slice(), on.unheard.len(), more), ([conflict].as_slice(), 1, 0));
+        let many = (0..80).map(|at| (format!("eth{at}").into(), segment(3_000, 100, 100))).collect();
+        let (devices, _) = listed(&many);
+        assert_eq!((devices[0].conflicts.len(), devices[0].unheard.len()), (CONFLICTS_MAX, 16));
+        assert!(devices[0].addresses.len() > 1_000);
+        assert!(serde_json::to_vec(&devices).unwrap().len() <= ANNOUNCED_BYTES_MAX);
+        assert_eq!(listed(&OnDevices::from([("eth0".into(), segment(0, 0, 0))])), (vec![], 0));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::http_server::{self, Access};
 use crate::metrics::{AgentMetrics, observe, set_all};
 use crate::model::{ObjectRef, Problem};
 use crate::outputs::Done;
+use crate::outputs::l2::Asker;
 use crate::plan::Part;
 use crate::sources::kubernetes::Stale;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
@@ -120,6 +121,11 @@ impl Telemetry {
                 warn!(%error, "probes are not answered");
             }
         });
+    }
+
+    /// Answers who announces what by asking the thread that announces.
+    pub(super) fn show_vips(&self, asker: Asker) {
+        self.told.show_vips(asker);
     }
 
     /// What answers probes for the loop.

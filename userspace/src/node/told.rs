@@ -1,15 +1,19 @@
-//! Answers to `/readyz`, `/livez`, `/metrics` and `/tenants`: what an agent is doing.
+//! Answers to `/readyz`, `/livez`, `/metrics`, `/tenants` and `/vips`: what an agent is doing.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
 
 use crate::admin::{Answer, Asked};
 use crate::metrics::{self, Served};
+use crate::outputs::l2::Asker;
 
 /// The loop runs at least every second. If it did not for this long, it never will again.
 const DEAD: Duration = Duration::from_secs(60);
+
+/// How long the thread that announces may take for a part of what it knows.
+const PICTURE: Duration = Duration::from_secs(2);
 
 /// What the loop reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub(super) struct Told {
     view: Mutex<View>,
     registry: Registry,
     served: Served,
+    /// What asks for what is known of segments; empty: nothing is.
+    vips: OnceLock<Asker>,
 }
 
 impl Told {
@@ -49,12 +55,17 @@ impl Told {
             saved: None,
             turned: Instant::now(),
         };
-        Self { view: Mutex::new(view), registry, served }
+        Self { view: Mutex::new(view), registry, served, vips: OnceLock::new() }
     }
 
     /// Changes what is reported.
     pub(super) fn update(&self, change: impl FnOnce(&mut View)) {
         change(&mut self.view());
+    }
+
+    /// Sets, once, what asks for what is known of segments.
+    pub(super) fn show_vips(&self, asker: Asker) {
+        drop(self.vips.set(asker));
     }
 
     fn view(&self) -> MutexGuard<'_, View> {
@@ -101,6 +112,10 @@ impl Asked for Told {
 
     fn tenant(&self, route: &str) -> Option<String> {
         self.served.tenant(route).map(|tenant| tenant.to_string())
+    }
+
+    fn vips(&self) -> Option<String> {
+        serde_json::to_string(&self.vips.get()?.picture(PICTURE)?).ok()
     }
 }
 

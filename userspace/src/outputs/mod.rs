@@ -105,8 +105,19 @@ pub(crate) struct Drifted {
     pub repaired: usize,
 }
 
-/// The addresses that this node answers for by ARP and neighbour discovery, by the name of the device.
-pub(crate) type OnDevices = BTreeMap<Arc<str>, BTreeSet<IpAddr>>;
+/// What a node knows of the segment of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OnSegment {
+    /// The addresses that it answers for by ARP and neighbour discovery.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Link addresses of foreign hosts that answer for addresses.
+    pub conflicts: BTreeMap<IpAddr, [u8; 6]>,
+    /// Names of nodes that may announce something there, and have been silent for a minute.
+    pub unheard: BTreeSet<Arc<str>>,
+}
+
+/// The same by the name of the device.
+pub(crate) type OnDevices = BTreeMap<Arc<str>, OnSegment>;
 
 /// A message from an output.
 #[derive(Debug)]
@@ -119,7 +130,7 @@ pub(crate) enum Word {
     Drifted(Drifted),
     /// The answer to [`Output::release`]: the output no longer writes.
     Released,
-    /// What the node answers for on its segments, in a cluster: first before the answer to the first order, and then whenever it is
+    /// What the node knows of its segments, in a cluster: first before the answer to the first order, and then whenever it is
     /// something else.
     Announces(OnDevices),
     /// `vestibule drain` stopped the node from accepting new connections, or lets it accept them again.

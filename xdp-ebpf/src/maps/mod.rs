@@ -22,7 +22,7 @@ use common::maps::previous::{Peer, PeerKey, Previous};
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, ShortNameKey,
 };
-use common::maps::segment::{Bid, HeardNs, Segment};
+use common::maps::segment::{Bid, HeardNs, Owned, Segment};
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::{TraceCount, TraceFilter};
@@ -88,6 +88,8 @@ pub(crate) static SEGMENTS: HashMap<u32, Segment, 1024, NO_PREALLOC> = HashMap::
 pub(crate) static HEARD: HashMap<u32, HeardNs, 1024> = HashMap::new();
 #[btf_map]
 pub(crate) static BIDS: HashMap<AnnouncedKey, Bid, 65_536, NO_PREALLOC> = HashMap::new();
+#[btf_map]
+pub(crate) static OWNED: HashMap<AnnouncedKey, Owned, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
 pub(crate) static PREVIOUS: HashMap<AnnouncedKey, Previous, 4096, NO_PREALLOC> = HashMap::new();
 #[btf_map]

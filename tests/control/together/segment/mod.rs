@@ -13,9 +13,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 use tests::skip_without_root;
 
-use scene::{Segment, VIPS};
+use scene::{Segment, VIPS, serve};
 
 /// Long enough for an answer on a busy machine.
 const ANSWER: Duration = Duration::from_millis(200);
@@ -50,9 +51,24 @@ fn is_settled(segment: &Segment) -> bool {
     })
 }
 
-/// The fifth column of a line of `vestibule vips`. Columns are two spaces apart at least.
-fn epoch(line: &str) -> &str {
-    line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).nth(4).unwrap_or_default()
+/// A column of a line of `vestibule vips`, counted from 0. Columns are two spaces apart at least.
+fn cell(line: &str, number: usize) -> &str {
+    line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).nth(number).unwrap_or_default()
+}
+
+/// Columns of `vestibule vips`.
+const OWNER: usize = 2;
+const SINCE: usize = 3;
+const WHY: usize = 4;
+const CLAIMS: usize = 5;
+const GATE: usize = 6;
+const EPOCH: usize = 8;
+
+/// The cells of a VIP's line of `vestibule vips` on a node.
+fn cells<const N: usize>(segment: &Segment, node: usize, vip: &str, columns: [usize; N]) -> [String; N] {
+    let shown = segment.shown(node);
+    let line = shown.lines().find(|line| line.contains(vip)).unwrap_or_default();
+    columns.map(|column| cell(line, column).to_owned())
 }
 
 #[test]
@@ -71,23 +87,33 @@ fn one_of_three_nodes_answers_for_an_address_and_a_killed_agent_that_returns_mov
     for (number, _) in segment.nodes.iter().enumerate() {
         let shown = segment.shown(number);
         let line = shown.lines().find(|line| line.contains(VIPS[0])).unwrap();
-        let epoch = epoch(line);
+        let epoch = cell(line, EPOCH);
+        let owner = &format!("node{}", before[0]);
         match number == before[0] {
-            true => assert!(line.contains("this node") && epoch.parse::<u64>().is_ok(), "{shown}"),
-            false => assert!(line.contains("elsewhere") && epoch == "-", "{shown}"),
+            true => {
+                assert!(line.contains("this node") && epoch.parse::<u64>().is_ok(), "{shown}");
+                assert_eq!((cell(line, WHY), cell(line, GATE)), ("free", "open"), "{shown}");
+                assert_eq!(cell(line, CLAIMS), format!("{owner} {epoch}"), "{shown}");
+            }
+            false => assert!(cell(line, OWNER) == format!("elsewhere ({owner})") && epoch == "-", "{shown}"),
         }
+        let alive = shown.lines().filter(|line| line.starts_with("node") && line.ends_with("  alive"));
+        assert_eq!(alive.count(), 2, "the other candidates\n{shown}");
     }
-    let shown = segment.shown(before[0]);
+    const KEPT: [usize; 4] = [OWNER, SINCE, WHY, EPOCH];
+    let shown = cells(&segment, before[0], VIPS[0], KEPT);
+    assert!(shown[1].starts_with("20") && shown[1].ends_with('Z'), "{shown:?}");
     segment.crash(before[0]);
-    // Its kernel answers on.
+    // Its kernel answers on, and its maps say since when.
     assert_eq!(segment.ask(VIPS[0], ANSWER), [segment.nodes[before[0]].link].into());
+    assert_eq!(cells(&segment, before[0], VIPS[0], KEPT), shown);
     segment.start(before[0]);
     let links = before.map(|owner| segment.nodes[owner].link);
     for (number, answered) in answers(&segment, Duration::from_secs(8)) {
         assert_eq!(answered, [links[number]].into(), "{}\n{}", VIPS[number], segment.logs());
     }
     // Not even for a moment: the epochs are the same.
-    assert_eq!((owners(&segment), segment.shown(before[0])), (before, shown));
+    assert_eq!((owners(&segment), cells(&segment, before[0], VIPS[0], KEPT)), (before, shown));
 }
 
 /// The next one may need long for its first order.
@@ -172,6 +198,11 @@ fn another_node_answers_when_one_is_off_and_without_the_api_server() {
     for (number, answered) in answers(&segment, Duration::from_secs(1)) {
         assert!(answered.len() == 1 && !answered.contains(&segment.nodes[off].link), "{}", VIPS[number]);
     }
+    let new = segment.owners(VIPS[0]).into_iter().find(|owner| *owner != off).unwrap();
+    assert_eq!(cells(&segment, new, VIPS[0], [WHY]), ["owner silent"], "{}", segment.shown(new));
+    let shown = segment.shown(new);
+    let is_named = |line: &str| line.starts_with(&format!("node{off} ")) && line.contains("silent for");
+    assert!(shown.lines().any(is_named), "{shown}");
     segment.forget();
     assert!(VIPS.iter().all(|vip| segment.dial(vip).is_ok()), "{}", segment.logs());
     // It comes back with what it held. One of both gives up: it, unless its agent is late just then, which others take for a stopped one.
@@ -244,9 +275,51 @@ fn a_node_that_joins_gets_its_share_once_it_has_been_there_for_long_enough() {
     }
     assert!(is_settled(&segment) && is_echoed(&mut connection), "{}", segment.logs());
     // The other one has not moved for a moment.
-    let shown = segment.shown(0);
-    let line = shown.lines().find(|line| line.contains(VIPS[0])).unwrap();
-    assert_eq!(epoch(line), "1", "{shown}");
+    assert_eq!(cells(&segment, 0, VIPS[0], [EPOCH]), ["1"], "{}", segment.shown(0));
+    assert_eq!(
+        cells(&segment, 1, VIPS[1], [WHY, CLAIMS]),
+        ["handed over", "node1 2"],
+        "{}",
+        segment.shown(1)
+    );
+    assert_eq!(cells(&segment, 0, VIPS[1], [OWNER, WHY])[0], "elsewhere (node1)", "{}", segment.shown(0));
+}
+
+#[test]
+fn a_foreign_host_with_an_address_is_named_on_the_service_until_it_is_silent() {
+    skip_without_root!();
+    const TAKEN: [&str; 2] = ["192.0.2.5", "2001:db8::5"];
+    let segment = Segment::new(2);
+    segment.host.ip(&format!("addr add {}/32 dev uplink\n", TAKEN[0])).unwrap();
+    let link = segment.host.mac("uplink").unwrap().map(|byte| format!("{byte:02x}")).join(":");
+    serve(segment.kubectl(), "taken", TAKEN);
+    let events = || segment.kubectl().run(&["-n", "tenant", "get", "events", "-o", "json"]).unwrap();
+    let conflict = || {
+        let events: Value = serde_json::from_str(&events()).unwrap();
+        let is_it = |event: &&Value| event["reason"] == "AddressConflict";
+        events["items"].as_array().unwrap().iter().find(is_it).cloned()
+    };
+    segment.until("the Event names it", |_| conflict().is_some());
+    let event = conflict().unwrap();
+    let note = event["note"].as_str().or(event["message"].as_str()).unwrap();
+    for named in [link.as_str(), TAKEN[0], "device uplink", "node0", "node1", "out of the pool"] {
+        assert!(note.contains(named), "{named} is missing: {note}");
+    }
+    let about = event.get("involvedObject").or(event.get("regarding")).unwrap();
+    assert_eq!((&about["kind"], &about["name"]), (&json!("Service"), &json!("taken")));
+    assert!(segment.owners(TAKEN[0]).is_empty(), "nobody answers for it beside that host");
+    let foreign = "nobody: the host ".to_owned() + &link + " has it";
+    assert_eq!(cells(&segment, 0, TAKEN[0], [OWNER]), [foreign], "{}", segment.shown(0));
+    let states = || segment.kubectl().run(&["get", "nodestates", "-o", "yaml"]).unwrap();
+    assert!(states().contains("conflicts:"), "{}", states());
+    // It has it no more.
+    segment.host.ip(&format!("addr del {}/32 dev uplink\n", TAKEN[0])).unwrap();
+    segment.until("a node announces it", |segment| segment.owners(TAKEN[0]).len() == 1);
+    segment.until("nobody names it any more", |_| !states().contains("conflicts:"));
+    let count = event["series"]["count"].clone();
+    assert_eq!(conflict().unwrap()["series"]["count"], count, "it is not written again");
+    segment.forget();
+    assert!(segment.dial(TAKEN[0]).is_ok(), "{}", segment.logs());
 }
 
 #[test]

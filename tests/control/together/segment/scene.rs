@@ -281,7 +281,13 @@ impl Segment {
     pub(super) fn shown(&self, number: usize) -> String {
         let node = &self.nodes[number];
         let mut command: Command = node.namespace.command(binary().unwrap());
-        let output = command.arg("--pins").arg(node.pins.path()).arg("vips").output().unwrap();
+        // Without an agent, nobody answers there.
+        let socket = node
+            .agent
+            .as_ref()
+            .map_or_else(|| node.folder.path().join("none"), |agent| agent.socket().into());
+        let command = command.arg("--pins").arg(node.pins.path()).args(["vips", "--socket"]).arg(socket);
+        let output = command.output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 

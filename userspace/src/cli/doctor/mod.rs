@@ -29,6 +29,8 @@ mod netfilter;
 mod masquerade;
 /// What the agent cannot follow.
 mod sources;
+/// Segments on which it may announce addresses.
+mod segments;
 /// Whether a controller leads.
 mod leader;
 /// What else in the cluster serves the same Services.
@@ -91,6 +93,7 @@ fn of_node(pins: &Pins) -> Result<Vec<Finding>> {
     findings.extend(host::capabilities());
     findings.extend(pinned(pins));
     findings.extend(sources::look());
+    findings.extend(segments::look());
     findings.extend(leader::look().into_iter().flatten());
     findings.extend(cluster::elsewhere());
     let linked: BTreeSet<u32> = pins.linked_devices().unwrap_or_default().into_iter().collect();

@@ -18,7 +18,7 @@ use crate::controller::health::{self, Health};
 use crate::controller::hold::{self, Hold};
 use crate::controller::kube_events;
 use crate::controller::queue::Write;
-use crate::controller::reports::Written;
+use crate::controller::reports::{Conflict, Written};
 use crate::controller::standing::Standings;
 use crate::ipam::{self, Assignment};
 use crate::model::cluster::AddressHold;
@@ -51,6 +51,8 @@ pub(super) struct Judgement {
     pub(super) in_use: BTreeSet<IpAddr>,
     /// Those of them that are, or were, of one of MetalLB's pools, as annotations of Services say.
     pub(super) pooled: BTreeSet<IpAddr>,
+    /// Foreign hosts that answer for addresses of objects.
+    pub(super) conflicts: Vec<Conflict>,
     /// What happened to the addresses of Services.
     pub(super) happenings: Vec<Happening>,
     /// When to judge again even if nothing changes.
@@ -177,6 +179,7 @@ impl Judge {
             own.note_in_statuses(programmed::first(view, &verdicts, &assignment).as_ref());
         }
         out.take(view.basis().l2_statuses(&assignment));
+        out.conflicts = view.basis().conflicts(&assignment);
         self.last = verdicts;
         self.bundle = view.bundle.map(str::to_owned);
         self.judged.retain(|object, _| out.objects.contains(object));

@@ -304,8 +304,9 @@ impl Controller {
         };
         let Summary { problems, in_use, nodes, waits } = self.core.judge(known, begun);
         self.telemetry.lacks_mark(self.unmarked.note(waits, begun));
-        let [counted, unknown, excluded] = nodes;
+        let [counted, unknown, excluded, unheard] = nodes;
         self.telemetry.counts_nodes(counted, unknown, excluded);
+        self.telemetry.counts_unheard(unheard);
         self.class_finalizers.want(store);
         let took = begun.elapsed();
         self.telemetry.judged(&problems, &in_use, took);

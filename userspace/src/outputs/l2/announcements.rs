@@ -15,8 +15,10 @@ use tracing::{debug, info};
 use super::candidates::{Candidates, candidates, limit, node_id, spare};
 use super::kernel::Kernel;
 use super::ownership::{Rules, Standing};
+use super::picture::Page;
 use super::readers::Readers;
 use super::schedule::Schedule;
+use super::shown::{Scene, Survey};
 use super::speaker::{Keys, Step};
 use super::speakers::{Allowed, Bids, Speakers, Stamps, Steps};
 use super::task::{Received, Task};
@@ -255,10 +257,26 @@ impl Announcements {
         self.kernel.as_ref().filter(|_| self.node.is_some()).map(Kernel::changes)
     }
 
-    /// Returns what the programs answer for.
-    pub(super) fn on_devices(&self, network: &Node) -> OnDevices {
-        let here = self.kernel.iter().flat_map(Kernel::here);
-        by_name(here, |device| network.name(device).into())
+    /// Returns what the programs answer for, and what else is known of it.
+    pub(super) fn on_devices(&self, survey: &Survey, network: &Node) -> OnDevices {
+        survey.on_devices(self.kernel.iter().flat_map(Kernel::here), network)
+    }
+
+    /// Returns what there is to look at; `None`: nothing is settled with other nodes.
+    fn scene<'a>(&'a self, target: &'a Target, now: Instant) -> Option<Scene<'a>> {
+        let ((speakers, _), kernel) = self.speakers.as_ref().zip(self.kernel.as_ref())?;
+        let announcement = target.announcement.as_deref();
+        Some(Scene { speakers, kernel, network: &target.network, announcement, now })
+    }
+
+    /// Returns what is known of some addresses, from this one on, for people.
+    pub(super) fn page(&self, from: OnDevice, target: &Target, now: Instant) -> Page {
+        self.scene(target, now).map(|scene| scene.page(from)).unwrap_or_default()
+    }
+
+    /// Looks at everything.
+    pub(super) fn survey(&self, target: &Target, now: Instant) -> Survey {
+        self.scene(target, now).map(|scene| scene.survey()).unwrap_or_default()
     }
 
     /// Announces what the programs answer for on these devices, as if it were new.
@@ -333,22 +351,8 @@ impl Announcements {
     }
 
     /// Returns what keeps addresses from being announced that no further try changes: other hosts that have them, and too many candidates.
-    pub(super) fn problems(&self, network: &Node) -> Vec<Problem> {
-        let Some(((speakers, _), kernel)) = self.speakers.as_ref().zip(self.kernel.as_ref()) else {
-            return Vec::new();
-        };
-        let conflict = |on_device: &OnDevice| match speakers.standing(on_device)? {
-            Standing::Conflict { link: [a, b, c, d, e, f] } => Some(Problem::warning(
-                format!("addresses on {}", network.name(on_device.0)),
-                format!(
-                    "the host with link address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has {} already, so this \
-                     node does not announce it there",
-                    on_device.1
-                ),
-                "take the address from that host, or out of the pool",
-            )),
-            _ => None,
-        };
+    pub(super) fn problems(&self, survey: &Survey, network: &Node) -> Vec<Problem> {
+        let Some((speakers, _)) = &self.speakers else { return Vec::new() };
         let crowded = self.crowded.iter().map(|device| {
             Problem::warning(
                 format!("addresses on {}", network.name(*device)),
@@ -366,17 +370,8 @@ impl Announcements {
             )
         };
         let twins = speakers.silent().into_iter().map(twin);
-        kernel.announced().keys().filter_map(conflict).chain(crowded).chain(twins).collect()
+        survey.problems(network).chain(crowded).chain(twins).collect()
     }
-}
-
-/// Returns addresses by the name of their device.
-fn by_name<'a>(here: impl Iterator<Item = &'a OnDevice>, name: impl Fn(u32) -> Arc<str>) -> OnDevices {
-    let mut on: BTreeMap<u32, BTreeSet<IpAddr>> = BTreeMap::new();
-    for (device, address) in here {
-        on.entry(*device).or_default().insert(*address);
-    }
-    on.into_iter().map(|(device, addresses)| (name(device), addresses)).collect()
 }
 
 /// What is to be announced in a cluster.

@@ -9,11 +9,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::announcements::{Announcements, Brought, Target};
+use super::shown::Survey;
 use super::task::{Served, Task};
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::TableError;
-use crate::model::{Node, Problem};
-use crate::outputs::{Done, Held, OnDevices, Order, Word, now_ns};
+use crate::model::{Node, Problem, Segments};
+use crate::outputs::{Done, Held, OnDevices, OnSegment, Order, Word, now_ns};
 
 /// The longest wait for a task.
 const LOOK: Duration = Duration::from_secs(60);
@@ -42,6 +43,8 @@ pub(super) struct Announcer {
     problems: (Vec<Problem>, Instant),
     /// [`Announcements::changes`] and what the node announces, as reported last; `None`: not yet.
     said: Option<(u64, OnDevices)>,
+    /// What was found at the last look at everything, and where scrapes find what was counted.
+    survey: (Survey, Segments),
 }
 
 impl Announcer {
@@ -51,6 +54,7 @@ impl Announcer {
         node: Option<Arc<str>>,
         (sender, tasks): (Sender<Task>, Receiver<Task>),
         words: UnboundedSender<Word>,
+        counts: Segments,
     ) -> Self {
         Self {
             tasks,
@@ -64,6 +68,7 @@ impl Announcer {
             failed: None,
             problems: (Vec::new(), Instant::now()),
             said: None,
+            survey: (Survey::default(), counts),
         }
     }
 
@@ -111,12 +116,17 @@ impl Announcer {
                 self.settle();
             }
             Task::Received(received) => self.announcements.received(&received),
+            // Who asked may have gone.
+            Task::Show { from, answer } => {
+                drop(answer.send(self.announcements.page(from, &self.target, Instant::now())));
+            }
             Task::Release => {
                 (self.order, self.served, self.failed) = (None, None, None);
                 self.target = Target::default();
                 self.problems.0.clear();
                 self.announcements.leave(Instant::now());
-                self.said = None;
+                (self.said, self.survey.0) = (None, Survey::default());
+                self.survey.1.set(Vec::new());
                 self.say(Word::Released);
             }
             Task::End => {}
@@ -152,7 +162,7 @@ impl Announcer {
             changes = self.bring();
         }
         // Before the answer: what is reported of the node once it holds its first order says it, too.
-        self.say_announced();
+        self.say_announced(false);
         self.hold(Done { changes, took: begun.elapsed(), ..Done::default() });
         self.turn();
     }
@@ -171,10 +181,13 @@ impl Announcer {
             Err(error) => self.note(Some(error.to_string())),
         };
         if now.duration_since(self.problems.1) >= AGAIN {
-            let problems = self.announcements.problems(&self.target.network);
+            let mut survey = self.announcements.survey(&self.target, now);
+            self.survey.1.set(std::mem::take(&mut survey.counts));
+            let problems = self.announcements.problems(&survey, &self.target.network);
+            self.survey.0 = survey;
             is_news |= problems != self.problems.0;
             self.problems = (problems, now);
-            self.say_announced();
+            self.say_announced(true);
         }
         if is_news {
             self.hold(Done::default());
@@ -220,13 +233,20 @@ impl Announcer {
         is_news
     }
 
-    /// Reports what the node announces, if that is something else than before.
-    fn say_announced(&mut self) {
+    /// Reports what the node announces, if that is something else than before. `is_surveyed`: all was looked at just now.
+    fn say_announced(&mut self, is_surveyed: bool) {
         let Some(changes) = self.announcements.changes() else { return };
-        if self.said.as_ref().is_some_and(|(before, _)| *before == changes) {
+        let before = self.said.as_ref();
+        let is_same = |(number, said): &(u64, OnDevices)| {
+            let is_quiet = |on: &OnSegment| on.conflicts.is_empty() && on.unheard.is_empty();
+            // Walking through all addresses each second is not needed for what changes rarely.
+            let is_surveyed_same = !is_surveyed || (self.survey.0.is_quiet() && said.values().all(is_quiet));
+            *number == changes && is_surveyed_same
+        };
+        if before.is_some_and(is_same) {
             return;
         }
-        let now = self.announcements.on_devices(&self.target.network);
+        let now = self.announcements.on_devices(&self.survey.0, &self.target.network);
         if self.said.as_ref().is_none_or(|(_, before)| *before != now) {
             self.say(Word::Announces(now.clone()));
         }
@@ -256,7 +276,8 @@ mod tests {
 
     fn announcer() -> (Announcer, UnboundedReceiver<Word>) {
         let (words, said) = unbounded_channel();
-        (Announcer::new(Pins::new(Path::new("/nowhere")), None, mpsc::channel(), words), said)
+        let counts = Segments::default();
+        (Announcer::new(Pins::new(Path::new("/nowhere")), None, mpsc::channel(), words, counts), said)
     }
 
     fn order(number: u64, desired: &Arc<Desired>) -> Task {

@@ -25,6 +25,12 @@ mod twins;
 mod readers;
 /// When announcements are sent.
 mod schedule;
+/// Why an address has the owner that it has.
+mod why;
+/// What is known of segments, as it is read.
+mod picture;
+/// What is known of segments, for people and metrics.
+mod shown;
 /// What the kernel holds.
 mod kernel;
 /// What is announced, and how.
@@ -43,11 +49,17 @@ use std::thread;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::{Order, Output, Pins, Word, Writer};
+use crate::model::Segments;
 use announcer::Announcer;
 use task::Task;
 
 pub(crate) use kernel::leave_groups;
+#[cfg(test)]
+pub(crate) use picture::ClaimShown;
+pub(crate) use picture::{CandidateShown, Picture, VipShown};
+pub(crate) use shown::{Asker, written};
 pub(crate) use task::Served;
+pub(crate) use why::Why;
 
 /// The channel to the thread that announces.
 #[derive(Debug)]
@@ -63,10 +75,11 @@ pub(crate) struct ServedSender(mpsc::Sender<Task>);
 impl L2Output {
     /// Starts the thread. It does not change anything yet. `node` is the node's name in its cluster, where the nodes settle among
     /// themselves who announces an address; `None`: it is alone, and announces what it serves if the settings say so.
-    pub(crate) fn start(pins: Pins, node: Option<Arc<str>>) -> io::Result<Self> {
+    /// What is counted on segments goes to `counts`.
+    pub(crate) fn start(pins: Pins, node: Option<Arc<str>>, counts: Segments) -> io::Result<Self> {
         let (tasks, received) = mpsc::channel();
         let (words, said) = unbounded_channel();
-        let announcer = Announcer::new(pins, node, (tasks.clone(), received), words);
+        let announcer = Announcer::new(pins, node, (tasks.clone(), received), words, counts);
         thread::Builder::new().name("l2".into()).spawn(move || announcer.serve())?;
         Ok(Self { tasks, words: said })
     }
@@ -74,6 +87,11 @@ impl L2Output {
     /// Returns where the maps' output is to report.
     pub(crate) fn served(&self) -> ServedSender {
         ServedSender(self.tasks.clone())
+    }
+
+    /// Returns what asks for what is known of segments.
+    pub(crate) fn asker(&self) -> Asker {
+        Asker(self.tasks.clone())
     }
 
     /// Sends a task. If the thread is gone, [`Output::holds`] reports it.

@@ -11,7 +11,7 @@ use common::maps::settings::CookieKey;
 use common::wire::heartbeat::{self, Bid, Heartbeat};
 use common::wire::{arp, ndp};
 
-use super::ownership::{Action, Answer, Frame, NodeId, Previous, Rules, Segment, Standing};
+use super::ownership::{Action, Answer, Frame, Known, Member, NodeId, Previous, Rules, Segment, Standing};
 use super::parts::{Assembly, Part, cut};
 use super::reception::{Cut, Reception};
 use crate::model::Link;
@@ -130,8 +130,8 @@ impl Speaker {
     }
 
     /// Gives everything up.
-    pub(super) fn release(&mut self) {
-        self.ownership.release();
+    pub(super) fn release(&mut self, now: Instant) {
+        self.ownership.release(now);
     }
 
     /// Takes a heartbeat, with its Ethernet header. What no node of the cluster sent is passed over. Returns the number in it if another
@@ -207,6 +207,21 @@ impl Speaker {
     /// What is known of an address.
     pub(super) fn standing(&self, address: &IpAddr) -> Standing {
         self.ownership.standing(address)
+    }
+
+    /// What is known of an address, for people.
+    pub(super) fn known(&self, address: &IpAddr) -> Known {
+        self.ownership.known(address)
+    }
+
+    /// The link address of a foreign host that answers for an address.
+    pub(super) fn foreign(&self, address: &IpAddr) -> Option<[u8; 6]> {
+        self.ownership.foreign(address)
+    }
+
+    /// The other nodes that may announce something here.
+    pub(super) fn others(&self, now: Instant) -> Vec<Member> {
+        self.ownership.others(now).collect()
     }
 
     /// Who announced an address before.

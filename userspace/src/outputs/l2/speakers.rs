@@ -7,23 +7,24 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use common::maps::announced::{AnnouncedKey, OWNER_ELSEWHERE};
 use common::maps::name;
-use common::maps::segment::{Bid, Segment as Entry};
+use common::maps::segment::{Bid, Owned, Segment as Entry};
 use common::wire::heartbeat;
 use tracing::{debug, warn};
 
 use super::candidates::Candidates;
 use super::kernel::key;
 use super::left::{Left, Segments};
-use super::ownership::{NodeId, Rules, Segment, Standing};
+use super::ownership::{Known, Member, NodeId, Rules, Segment, Standing};
 use super::previous::PreviousOwners;
 use super::speaker::{Keys, Speaker, Step};
 use super::task::Received;
 use super::twins::Twins;
 use super::wanted::OnDevice;
+use super::why::Why;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::table::{Table, TableError};
 use crate::model::Node;
@@ -70,6 +71,7 @@ pub(super) type Steps = Vec<(u32, Step)>;
 struct Maps {
     segments: Table<u32, Entry>,
     bids: Bids,
+    owned: Table<AnnouncedKey, Owned>,
     previous: PreviousOwners,
 }
 
@@ -122,7 +124,7 @@ fn follow(
     let (mut steps, mut failed) = (Vec::new(), None);
     for (device, mut speaker) in on.extract_if(.., |device, _| !candidates.contains_key(device)) {
         // What the programs know of the device stays until [`Speakers::clear`].
-        speaker.release();
+        speaker.release(now);
         let (_, these) = speaker.turn(now, now_ns());
         steps.extend(these.into_iter().map(|step| (device, step)));
     }
@@ -165,7 +167,8 @@ impl Speakers {
     /// Opens the maps.
     pub(super) fn open(pins: &Pins, own: NodeId) -> Result<Self, TableError> {
         let segments = Table::open(pins.folder(), name::SEGMENTS)?;
-        let maps = Maps { segments, bids: Bids::open(pins)?, previous: PreviousOwners::open(pins)? };
+        let owned = Table::open(pins.folder(), name::OWNED)?;
+        let maps = Maps { segments, bids: Bids::open(pins)?, owned, previous: PreviousOwners::open(pins)? };
         Ok(Self { own, maps, on: BTreeMap::new(), twins: Twins::new(random()) })
     }
 
@@ -195,7 +198,8 @@ impl Speakers {
         self.maps.previous.wipe()?;
         let mut left = Vec::new();
         self.maps.bids.0.walk(|key: &AnnouncedKey, _: &Bid| left.push(*key))?;
-        self.maps.bids.0.remove_all(&left)
+        self.maps.owned.walk(|key: &AnnouncedKey, _: &Owned| left.push(*key))?;
+        self.maps.bids.0.remove_all(&left).and(self.maps.owned.remove_all(&left))
     }
 
     /// Leaves all to the agent that follows, and stamps until that one does.
@@ -288,7 +292,25 @@ impl Speakers {
         let (device, address) = on_device;
         let previous = self.on.get(device).and_then(|speaker| speaker.previous(address, now));
         let kept = self.maps.previous.keep(on_device, epoch, previous, now_ns());
-        self.maps.bids.0.put(&key(on_device), &Bid { epoch }).and(kept)
+        let known = self.maps.bids.epoch(on_device)?;
+        // It is announced once more, or was by an earlier agent.
+        let is_same = known == Some(epoch);
+        let noted = if is_same { Ok(()) } else { self.note_owned(on_device) };
+        self.maps.bids.0.put(&key(on_device), &Bid { epoch }).and(kept).and(noted)
+    }
+
+    /// Keeps since when an address is announced here, and why, for people.
+    fn note_owned(&self, (device, address): &OnDevice) -> Result<(), TableError> {
+        let why = self.on.get(device).and_then(|speaker| speaker.known(address).since);
+        let owned =
+            Owned { since_ms: unix_ms(), why: why.map_or(0, |(_, why)| why.code()), reserved: [0; 7] };
+        self.maps.owned.put(&key(&(*device, *address)), &owned)
+    }
+
+    /// Returns since when an address is announced here (milliseconds of Unix time), and why; `None`: not known.
+    pub(super) fn owned(&self, on_device: &OnDevice) -> Option<(u64, Option<Why>)> {
+        let owned = self.maps.owned.look_up(&key(on_device)).ok()??;
+        Some((owned.since_ms, Why::of(owned.why)))
     }
 
     /// Another node announces the address from now on.
@@ -296,15 +318,39 @@ impl Speakers {
         self.maps.previous.close(on_device, now_ns())
     }
 
-    /// Forgets the epoch of an address that another node announces.
+    /// Forgets by which epoch, and since when, an address was announced here that another node announces.
     pub(super) fn leave(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
-        self.maps.bids.forget(on_device)
+        let forgotten = self.maps.owned.remove(&key(on_device)).map(drop);
+        self.maps.bids.forget(on_device).and(forgotten)
     }
 
-    /// Forgets both.
+    /// Forgets that, and who announced it before.
     pub(super) fn forget(&mut self, on_device: &OnDevice) -> Result<(), TableError> {
         let forgotten = self.maps.previous.forget(on_device);
-        self.maps.bids.forget(on_device).and(forgotten)
+        self.leave(on_device).and(forgotten)
+    }
+
+    /// Returns what is known of an address on a device, for people; `None`: there is no speaker.
+    pub(super) fn known(&self, (device, address): &OnDevice) -> Option<Known> {
+        Some(self.on.get(device)?.known(address))
+    }
+
+    /// Returns who announces an address on a device, and the link address of a foreign host that answers for it; `None`: there is no speaker.
+    pub(super) fn disputed(&self, (device, address): &OnDevice) -> Option<(Standing, Option<[u8; 6]>)> {
+        let speaker = self.on.get(device)?;
+        Some((speaker.standing(address), speaker.foreign(address)))
+    }
+
+    /// The number of this node.
+    pub(super) fn own(&self) -> NodeId {
+        self.own
+    }
+
+    /// Returns, of each device with a speaker that is not silent, the other nodes that may announce something there.
+    pub(super) fn others(&self, now: Instant) -> impl Iterator<Item = (u32, Vec<Member>)> {
+        let silent = self.silent();
+        let speaking = self.on.iter().filter(move |(device, _)| !silent.contains_key(device));
+        speaking.map(move |(device, speaker)| (*device, speaker.others(now)))
     }
 
     /// What is known of an address on a device; `None`: there is no speaker.
@@ -357,6 +403,12 @@ fn routers(device: u32, network: &Node) -> Vec<(IpAddr, IpAddr)> {
     };
     let on_device = network.routers.iter().filter(|(on, _)| *on == device);
     on_device.filter_map(|(_, router)| Some((*router, own(router)?))).collect()
+}
+
+/// Returns milliseconds of Unix time.
+pub(super) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns a random number. It is no secret: it only differs from one boot to the next.

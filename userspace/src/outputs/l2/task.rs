@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use super::picture::Page;
+use super::wanted::OnDevice;
 use crate::outputs::Order;
 use crate::plan::Leading;
 
@@ -16,6 +19,11 @@ pub(super) enum Task {
     Apply(Box<Order>),
     Served(Served),
     Received(Received),
+    /// Answers with what is known of addresses, from this one on.
+    Show {
+        from: OnDevice,
+        answer: Sender<Page>,
+    },
     Release,
     End,
 }

@@ -3,8 +3,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::NodeId;
 use super::precedence::{DOUBTS, claim_order, digest};
+use super::{AGAIN, NodeId};
+use crate::outputs::l2::why::Why;
 
 /// What was opened within this time before the device was found to be cut off is doubted.
 const DOUBTED: Duration = Duration::from_secs(1);
@@ -21,6 +22,30 @@ pub(super) struct Addresses {
     doubted: usize,
     /// The number of addresses for which this node is a candidate.
     concerned: usize,
+    /// Foreign hosts that answer for addresses.
+    conflicts: BTreeMap<IpAddr, Conflict>,
+}
+
+/// A foreign host that answers for an address.
+#[derive(Clone, Copy, Debug)]
+struct Conflict {
+    link: [u8; 6],
+    /// When it answered last.
+    last: Instant,
+    /// When it was asked last.
+    asked: Instant,
+    /// It answered when it was asked, and not only once, as one does whose claim this node takes over.
+    is_sure: bool,
+}
+
+/// A host that was silent for this long has the address no more: three rounds of probes.
+const FORGOTTEN: Duration = Duration::from_secs(16);
+
+/// The last change of who announces an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turnover {
+    pub(super) at: Instant,
+    pub(super) why: Why,
 }
 
 /// What is known of an address.
@@ -37,8 +62,8 @@ struct Entry {
     highest: u64,
     /// Who had the highest of them; `None`: this node, or nobody.
     last: Option<NodeId>,
-    /// The link address of a foreign host that answers for it.
-    conflict: Option<[u8; 6]>,
+    /// `None`: it has had no owner since it is known.
+    turnover: Option<Turnover>,
 }
 
 /// A bid of this node.
@@ -52,6 +77,8 @@ pub(super) struct Held {
     pub(super) previous: Option<NodeId>,
     /// That one's gate had closed: its agent was dead.
     pub(super) by_gate: bool,
+    /// Why this node bid for it.
+    pub(super) why: Why,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +130,8 @@ impl Addresses {
         for address in unwanted {
             let Some(entry) = self.entries.get_mut(&address) else { continue };
             is_changed |= entry.follow(Arc::default(), now);
-            (entry.is_candidate, entry.conflict) = (false, None);
+            entry.is_candidate = false;
+            self.conflicts.remove(&address);
             self.tidy(&address);
         }
         self.concerned = 0;
@@ -169,7 +197,7 @@ impl Addresses {
         if epoch >= entry.highest && !entry.last.is_some_and(is_last) {
             (entry.highest, entry.last) = (epoch, Some(from));
         }
-        entry.conflict = None;
+        self.conflicts.remove(&address);
     }
 
     pub(super) fn unclaim(&mut self, address: IpAddr, from: NodeId) {
@@ -188,14 +216,49 @@ impl Addresses {
         self.entries.get(address)?.last
     }
 
+    /// Returns the link address of a foreign host that answers for an address; `None`: none does, as far as is known.
     pub(super) fn conflict(&self, address: &IpAddr) -> Option<[u8; 6]> {
-        self.entries.get(address)?.conflict
+        self.conflicts.get(address).filter(|conflict| conflict.is_sure).map(|conflict| conflict.link)
     }
 
-    pub(super) fn set_conflict(&mut self, address: &IpAddr, link: Option<[u8; 6]>) {
-        if let Some(entry) = self.entries.get_mut(address) {
-            entry.conflict = link;
+    /// A foreign host says that it has an address. What this node answers for itself it must say once more, when it is asked.
+    pub(super) fn dispute(&mut self, address: IpAddr, link: [u8; 6], now: Instant) {
+        if !self.entries.contains_key(&address) {
+            return;
         }
+        let is_open = self.held_at(&address).is_some_and(Held::is_open);
+        let before = self.conflicts.get(&address).filter(|before| before.link == link).copied();
+        let is_answer = before.is_some_and(|before| before.is_sure || before.asked > before.last);
+        let asked = before.map_or(now, |before| before.asked);
+        self.conflicts.insert(address, Conflict { link, last: now, asked, is_sure: !is_open || is_answer });
+    }
+
+    /// Forgets hosts that are silent. Returns of the others what this node answers for and is to probe now.
+    pub(super) fn disputed(&mut self, now: Instant) -> Vec<IpAddr> {
+        self.conflicts.retain(|_, conflict| now < conflict.last + FORGOTTEN);
+        let held = &self.held;
+        let is_due = |(address, conflict): &(&IpAddr, &mut Conflict)| {
+            let is_first = !conflict.is_sure && conflict.asked <= conflict.last;
+            held.contains_key(*address) && (is_first || now >= conflict.asked + AGAIN)
+        };
+        let due = self.conflicts.iter_mut().filter(is_due).map(|(address, conflict)| {
+            // Later than what it said before.
+            conflict.asked = now.max(conflict.last + Duration::from_nanos(1));
+            *address
+        });
+        due.collect()
+    }
+
+    /// Notes that who announces an address has changed.
+    pub(super) fn note(&mut self, address: &IpAddr, why: Why, at: Instant) {
+        if let Some(entry) = self.entries.get_mut(address) {
+            entry.turnover = Some(Turnover { at, why });
+        }
+    }
+
+    /// Returns when who announces an address changed last, and why.
+    pub(super) fn turnover(&self, address: &IpAddr) -> Option<Turnover> {
+        self.entries.get(address)?.turnover
     }
 
     /// Returns the own table.
@@ -263,7 +326,8 @@ impl Addresses {
         self.let_go(&address);
         let entry = self.entries.entry(address).or_default();
         entry.highest = entry.highest.max(held.epoch);
-        (entry.last, entry.conflict) = (None, None);
+        entry.last = None;
+        self.conflicts.remove(&address);
         self.digest = self.digest.wrapping_add(digest(&address, held.epoch));
         if let HeldSince::Settles(time) = held.since {
             self.opens.insert((time, address));
@@ -299,6 +363,8 @@ impl Addresses {
         self.opens.remove(&key);
         if let Some(held) = self.held.get_mut(&address) {
             held.since = HeldSince::Open(now);
+            let why = held.why;
+            self.note(&address, why, now);
         }
         Some(address)
     }

@@ -7,6 +7,7 @@ use common::maps::segment::TAKEN_NS;
 use super::addresses::{Held, HeldSince};
 use super::precedence::weight;
 use super::{BEAT, FRESH, NodeId, PROBE, SETTLE, Segment, TURN};
+use crate::outputs::l2::why::Why;
 
 /// Probes before a bid for an address about which nothing is known.
 const PROBES: u8 = 3;
@@ -116,6 +117,11 @@ impl Pursuits {
         pursuit.is_some_and(|pursuit| matches!(pursuit.cause, Cause::Void { by_gate: true, .. }))
     }
 
+    /// Returns since when an address may be bid for, and why; `None`: it may not.
+    pub(super) fn of(&self, address: &IpAddr) -> Option<(Cause, Instant)> {
+        self.all.get(address).map(|pursuit| (pursuit.cause, pursuit.since))
+    }
+
     /// When to look at the next one.
     pub(super) fn due(&self) -> Option<Instant> {
         self.queue.first().map(|(due, _)| *due)
@@ -170,6 +176,8 @@ impl Segment {
             self.outgoing.opens.insert(address);
             self.moves.disturb(now);
         }
+        let disputed = self.addresses.disputed(now);
+        self.pursuits.check(disputed.into_iter());
         while let Some(address) = self.pursuits.take_check(now) {
             probes.push(address);
         }
@@ -205,11 +213,12 @@ impl Segment {
     fn bid_for(&mut self, address: IpAddr, settles: Duration, now: Instant) {
         self.moves.disturb(now);
         let by_gate = self.pursuits.is_by_gate(&address);
+        let why = self.why_free(&address).unwrap_or(Why::Free);
         self.pursuits.end(&address);
         let epoch = self.addresses.next_epoch(&address);
         let previous = self.addresses.last(&address);
         let since = HeldSince::Settles(now + settles);
-        self.hold(address, Held { epoch, since, is_doubted: false, previous, by_gate });
+        self.hold(address, Held { epoch, since, is_doubted: false, previous, by_gate, why });
     }
 
     fn living(&self, now: Instant) -> impl Iterator<Item = Living> {

@@ -5,6 +5,7 @@ use super::addresses::Held;
 use super::bidding::Cause;
 use super::precedence::claim_order;
 use super::{CONTEST, NodeId, Segment};
+use crate::outputs::l2::why::Why;
 
 impl Segment {
     /// Returns who holds an address: the highest claim of those that count.
@@ -18,11 +19,16 @@ impl Segment {
     pub(super) fn claim(&mut self, address: IpAddr, from: NodeId, epoch: u64, now: Instant) {
         let own = self.own;
         self.moves.disturb(now);
+        let before = self.holder(&address);
         self.addresses.claim(address, from, epoch);
+        if self.addresses.held_at(&address).is_none() && before.map(|(node, _)| node) != Some(from) {
+            let why = self.why_taken(&address, before.is_some(), now);
+            self.addresses.note(&address, why, now);
+        }
         self.pursuits.end(&address);
         let Some(held) = self.addresses.held_at(&address) else { return };
         if held.is_doubted || claim_order(&address, from, epoch) > claim_order(&address, own, held.epoch) {
-            self.let_go(address);
+            self.let_go(address, Why::HigherEpoch, now);
         } else {
             self.assert_hold(address, now);
         }
@@ -66,11 +72,12 @@ impl Segment {
     }
 
     /// Removes from the own table.
-    pub(super) fn let_go(&mut self, address: IpAddr) {
+    pub(super) fn let_go(&mut self, address: IpAddr, why: Why, now: Instant) {
         let Some(held) = self.addresses.let_go(&address) else { return };
         self.outgoing.is_changed = true;
         if held.is_open() {
             self.outgoing.closes.insert(address);
+            self.addresses.note(&address, why, now);
         }
     }
 
@@ -85,7 +92,7 @@ impl Segment {
         let held = self.addresses.held().map(|(address, _)| address);
         let shared: Vec<IpAddr> = held.filter(is_others).collect();
         for address in shared {
-            self.let_go(address);
+            self.let_go(address, Why::Isolated, now);
             self.pursue(address, Cause::Free, now);
         }
     }
@@ -100,11 +107,11 @@ impl Segment {
                 revived.push(*node);
             }
         }
-        revived.into_iter().for_each(|node| self.revive(node));
+        revived.into_iter().for_each(|node| self.revive(node, now));
         self.pursuits.restart(now);
         let unsettled: Vec<IpAddr> = self.addresses.unsettled().collect();
         for address in unsettled {
-            self.let_go(address);
+            self.let_go(address, Why::Isolated, now);
             self.pursue(address, Cause::Free, now);
         }
     }

@@ -41,6 +41,8 @@ use moves::Moves;
 use outgoing::Outgoing;
 use peers::Peer;
 
+use super::why::Why;
+
 /// A member of the cluster, as frames name it.
 pub(in crate::outputs::l2) type NodeId = u64;
 
@@ -150,6 +152,32 @@ pub(in crate::outputs::l2) enum Standing {
     },
 }
 
+/// What is known of who announces an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::outputs::l2) struct Known {
+    pub(in crate::outputs::l2) standing: Standing,
+    /// Since when, and why; `None`: not known.
+    pub(in crate::outputs::l2) since: Option<(Instant, Why)>,
+    /// Nodes whose tables have it, each with its epoch; the own one included.
+    pub(in crate::outputs::l2) claims: Vec<(NodeId, u64)>,
+    /// How many nodes may announce it.
+    pub(in crate::outputs::l2) candidates: usize,
+    /// The link address of a foreign host that answers for it.
+    pub(in crate::outputs::l2) foreign: Option<[u8; 6]>,
+}
+
+/// Another node that may announce something on the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::outputs::l2) struct Member {
+    pub(in crate::outputs::l2) node: NodeId,
+    /// Its link address; `None`: nothing was ever received of it.
+    pub(in crate::outputs::l2) link: Option<[u8; 6]>,
+    /// For how long nothing has been received of it; zero: it lives.
+    pub(in crate::outputs::l2) silent: Duration,
+    /// Its kernel is silent about its addresses, for its agent is dead.
+    pub(in crate::outputs::l2) is_closed: bool,
+}
+
 /// The node that announced an address before this one: connections may be open there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::outputs::l2) struct Previous {
@@ -215,10 +243,8 @@ impl Segment {
 
     /// What the maps held when the agent started: held on, until a higher claim is known.
     pub(in crate::outputs::l2) fn adopt(&mut self, address: IpAddr, epoch: u64, now: Instant) {
-        self.hold(
-            address,
-            Held { epoch, since: HeldSince::Open(now), is_doubted: false, previous: None, by_gate: false },
-        );
+        let (since, why) = (HeldSince::Open(now), Why::Found);
+        self.hold(address, Held { epoch, since, is_doubted: false, previous: None, by_gate: false, why });
     }
 
     /// For each address that is served here, which nodes may announce it on this segment (the own one included or not).
@@ -238,7 +264,7 @@ impl Segment {
         }
         for address in lost {
             self.pursuits.end(&address);
-            self.let_go(address);
+            self.let_go(address, Why::NoCandidate, now);
             self.addresses.tidy(&address);
         }
         let free: Vec<IpAddr> = self.addresses.candidacies().collect();
@@ -270,10 +296,10 @@ impl Segment {
         peer.answered(answer, asked, self.rules.grace, now);
         let is_revived = was_void && !peer.is_void();
         if is_revived {
-            self.revive(answer.from);
+            self.revive(answer.from, now);
             self.contest(answer.from, now);
         }
-        self.yield_to(answer.from);
+        self.yield_to(answer.from, now);
         self.step_back(answer.from, now);
     }
 
@@ -296,7 +322,7 @@ impl Segment {
         let is_revived = was_void && !peer.is_void();
         let changes = peer.table.replace(version, bids);
         if is_revived {
-            self.revive(from);
+            self.revive(from, now);
             self.contest(from, now);
         }
         for (address, epoch) in changes {
@@ -305,7 +331,7 @@ impl Segment {
                 None => self.unclaim(address, from, true, now),
             }
         }
-        self.yield_to(from);
+        self.yield_to(from, now);
     }
 
     /// Another node asks for the own table.
@@ -345,11 +371,11 @@ impl Segment {
     }
 
     /// Gives up everything, for good: the node leaves.
-    pub(in crate::outputs::l2) fn release(&mut self) {
+    pub(in crate::outputs::l2) fn release(&mut self, now: Instant) {
         self.is_released = true;
         self.pursuits = Pursuits::default();
         let all: Vec<IpAddr> = self.addresses.held().map(|(address, _)| address).collect();
-        all.into_iter().for_each(|address| self.let_go(address));
+        all.into_iter().for_each(|address| self.let_go(address, Why::Leaving, now));
     }
 
     /// Does what is due: to be called at [`Self::due`], and after each call of another function. All frames that have arrived are

@@ -15,6 +15,7 @@ use super::bidding::Cause;
 use super::peers::Silence;
 use super::precedence::weight;
 use super::{NodeId, Segment};
+use crate::outputs::l2::why::Why;
 
 /// Without a change for this long, the segment is settled.
 const QUIET: Duration = Duration::from_secs(1);
@@ -119,7 +120,7 @@ impl Segment {
         let times = before.map_or(0, |offer| offer.times) + 1;
         self.moves.offered.insert(address, Offer { to: preferred, steady, last: now, times });
         self.moves.disturb(now);
-        self.let_go(address);
+        self.let_go(address, Why::Rebalance, now);
         self.pursue(address, Cause::Released { by: self.own }, now);
     }
 

@@ -140,6 +140,16 @@ impl Peer {
         self.silence != Silence::Gone && now.saturating_duration_since(self.life.last) < ALIVE
     }
 
+    /// For how long nothing has been received of it; zero: it lives.
+    pub(super) fn silent(&self, now: Instant) -> Duration {
+        if self.is_alive(now) { Duration::ZERO } else { now.saturating_duration_since(self.life.last) }
+    }
+
+    /// Whether its gate is closed, as its last answer showed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.gate.closed.is_some()
+    }
+
     /// Whether its agent would bid.
     pub(super) fn may_bid(&self, now: Instant) -> bool {
         self.is_alive(now) && self.gate.age < TURN

@@ -4,6 +4,7 @@ use std::time::Instant;
 use super::bidding::Cause;
 use super::peers::Silence;
 use super::{AGAIN, BEAT, NodeId, PROBE, Segment};
+use crate::outputs::l2::why::Why;
 
 /// How many addresses of a silent node are probed.
 const PROBED: usize = 8;
@@ -25,24 +26,29 @@ impl Segment {
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.veto();
             }
-            self.revive(node);
+            self.revive(node, now);
             return;
         }
+        let is_member =
+            self.peers.values().any(|peer| peer.link == Some(link) || peer.table.link == Some(link));
         if self.addresses.held_at(&address).is_some_and(|held| held.is_open()) {
             let grace = self.rules.grace;
             let is_its = |peer: &super::Peer| peer.link == Some(link) && peer.is_unattended(grace, now);
             if !self.peers.values().any(is_its) {
+                // It is answered for here all the same.
+                if !is_member {
+                    self.addresses.dispute(address, link, now);
+                }
                 return;
             }
         }
-        let is_member = self.peers.values().any(|peer| peer.link == Some(link));
         if !is_member && self.holder(&address).is_none() {
-            self.addresses.set_conflict(&address, Some(link));
+            self.addresses.dispute(address, link, now);
         }
         // A member answers for it though its table does not say so: a newer one follows.
         let again = now + if is_member { super::REPEAT } else { AGAIN };
         if self.addresses.held_at(&address).is_some() {
-            self.let_go(address);
+            self.let_go(address, if is_member { Why::OwnerBack } else { Why::AddressConflict }, now);
             self.pursue(address, Cause::Free, now);
         }
         self.pursuits.postpone(&address, again);
@@ -95,13 +101,13 @@ impl Segment {
     }
 
     /// A node lives after all: what it holds is not bid for.
-    pub(super) fn revive(&mut self, node: NodeId) {
+    pub(super) fn revive(&mut self, node: NodeId, now: Instant) {
         let claims = self.peers.get(&node).map(|peer| peer.table.claims.keys().copied().collect());
         let claims: Vec<IpAddr> = claims.unwrap_or_default();
         for address in claims {
             self.pursuits.end(&address);
             if self.addresses.held_at(&address).is_some_and(|held| !held.is_open()) {
-                self.let_go(address);
+                self.let_go(address, Why::OwnerBack, now);
             }
         }
     }
@@ -114,17 +120,17 @@ impl Segment {
         }
         if peer.confirmed().is_some() {
             let claims: Vec<IpAddr> = peer.table.claims.keys().copied().collect();
-            claims.into_iter().for_each(|address| self.let_go(address));
+            claims.into_iter().for_each(|address| self.let_go(address, Why::OwnerBack, now));
         } else if peer.takes_unchecked() {
             self.pursuits.check(self.addresses.held().map(|(address, _)| address));
         }
     }
 
     /// A node is received: what it holds, and this node took while it was cut off, is its own.
-    pub(super) fn yield_to(&mut self, node: NodeId) {
+    pub(super) fn yield_to(&mut self, node: NodeId, now: Instant) {
         if self.addresses.has_doubts() {
             let its: Vec<IpAddr> = self.addresses.doubted_of(node).collect();
-            its.into_iter().for_each(|address| self.let_go(address));
+            its.into_iter().for_each(|address| self.let_go(address, Why::Isolated, now));
         }
         // It was cut off, too. Both may have taken the same, which neither table says: the higher claim is to win.
         if self.peers.get(&node).is_some_and(super::Peer::has_doubts) && self.addresses.trust() {

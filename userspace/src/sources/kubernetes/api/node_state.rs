@@ -16,6 +16,8 @@ pub const PROBLEMS_MAX: usize = 102;
 pub const DEVICES_MAX: usize = 64;
 /// See [`DEVICES_MAX`]. An address has one owner on a segment, so that all nodes together list hardly more than there are.
 pub const ANNOUNCED_MAX: usize = 2_048;
+/// See [`STALE_MAX`]. Of foreign hosts' addresses, and of silent nodes, on each device.
+pub const CONFLICTS_MAX: usize = 32;
 /// See [`STALE_MAX`].
 pub const TEXT_BYTES_MAX: usize = 2_048;
 
@@ -77,7 +79,7 @@ impl NodeState {
     }
 }
 
-/// Addresses that a node answers for on a device.
+/// Addresses that a node answers for on a device, and what it knows of the segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeAnnounced {
@@ -87,6 +89,26 @@ pub struct NodeAnnounced {
     /// The addresses: `192.0.2.1`, `2001:db8::1`.
     #[schemars(length(max = ANNOUNCED_MAX), inner(length(max = 64)))]
     pub addresses: Vec<String>,
+    /// Hosts that are no nodes of the cluster and answer for addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = CONFLICTS_MAX))]
+    pub conflicts: Vec<NodeConflict>,
+    /// Names of nodes that may announce addresses there, too, and have been silent for a minute.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = CONFLICTS_MAX), inner(length(max = 253)))]
+    pub unheard: Vec<String>,
+}
+
+/// A host that is no node of the cluster and answers for an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeConflict {
+    /// The address.
+    #[schemars(length(max = 64))]
+    pub address: String,
+    /// The host's link address: `02:00:00:00:00:01`.
+    #[schemars(length(max = 17))]
+    pub link_address: String,
 }
 
 /// Something that a node could not do.

@@ -2,6 +2,8 @@
 mod lab;
 /// When an address is bid for.
 mod bids;
+/// What is known of an address, for people.
+mod known;
 /// Who had an address before.
 mod previous;
 /// When a node is silent, and when its gate is closed.

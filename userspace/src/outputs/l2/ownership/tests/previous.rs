@@ -162,6 +162,6 @@ fn who_may_announce_nothing_any_more_goes_on_asking_unless_another_device_does()
     lab.want(&[address()], &[OWN, OTHER]);
     lab.turn();
     assert!(lab.segment.is_candidate() && asks(&mut lab) >= 9);
-    lab.segment.release();
+    lab.segment.release(lab.now);
     assert_eq!(asks(&mut lab), 0);
 }

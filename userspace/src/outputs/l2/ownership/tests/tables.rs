@@ -83,7 +83,7 @@ fn a_node_that_leaves_closes_everything_and_says_so() {
     lab.want(&held, &[OWN]);
     lab.pass(2000);
     assert_eq!(lab.opened().len(), 2);
-    lab.segment.release();
+    lab.segment.release(lab.now);
     assert_eq!(lab.turn(), [Action::Close(held[0]), Action::Close(held[1]), bids(103, &[])]);
     lab.done.clear();
     lab.pass(3000);
