@@ -302,7 +302,7 @@ fn a_foreign_host_with_an_address_is_named_on_the_service_until_it_is_silent() {
     segment.until("the Event names it", |_| conflict().is_some());
     let event = conflict().unwrap();
     let note = event["note"].as_str().or(event["message"].as_str()).unwrap();
-    for named in [link.as_str(), TAKEN[0], "device uplink", "node0", "node1", "out of the pool"] {
+    for named in [link.as_str(), TAKEN[0], "device uplink", "on node", "out of the pool"] {
         assert!(note.contains(named), "{named} is missing: {note}");
     }
     let about = event.get("involvedObject").or(event.get("regarding")).unwrap();
