@@ -217,6 +217,83 @@ fn what_the_daemon_ends_is_reset_at_clients_on_the_node_too() {
     open.iter_mut().for_each(|open| open.assert_reset(Duration::from_secs(2)));
 }
 
+/// The resets come from the addresses, by the pair: without their routes, a node that takes packets only from where it would send the
+/// answer drops them.
+#[test]
+fn what_was_open_is_reset_when_its_address_goes_and_when_the_setting_does() {
+    tests::skip_without_root!();
+    let config = config();
+    let scene = scene(&config);
+    let node = &scene.lab.balancer;
+    let mut open = opened(&scene, node);
+    let mut nothing = Config::empty();
+    nothing.settings.node_clients = Some(true);
+    scene.daemon.reload(&nothing).unwrap();
+    open.iter_mut().for_each(|open| open.assert_reset(Duration::from_secs(2)));
+    assert!(eventually(Duration::from_secs(5), || leads_to(&scene, &[])), "{:?}", routes(&scene));
+    scene.daemon.reload(&config).unwrap();
+    assert!(eventually(Duration::from_secs(5), || leads_to(&scene, &FAMILIES.map(vip))));
+    let mut open = opened(&scene, node);
+    let mut outside = opened(&scene, &scene.lab.client);
+    let mut without = config.clone();
+    without.settings.node_clients = None;
+    scene.daemon.reload(&without).unwrap();
+    open.iter_mut().for_each(|open| open.assert_reset(Duration::from_secs(2)));
+    outside.iter_mut().for_each(Open::assert_alive);
+}
+
+/// Or the node could not send anything over its router any more.
+#[test]
+fn no_route_leads_to_an_address_over_which_another_route_leads() {
+    tests::skip_without_root!();
+    let scene = scene(&config());
+    let node = &scene.lab.balancer;
+    let [v4, v6] = FAMILIES.map(vip);
+    assert!(leads_to(&scene, &[v4, v6]));
+    for (vip, other, away) in [(v4, v6, "203.0.113.0/24"), (v6, v4, "2001:db8:77::/64")] {
+        let route = format!("{away} via {vip} dev {CLIENT_DEVICE} onlink");
+        // The kernel takes no IPv6 router that another device leads to.
+        node.ip(&format!("route del {vip} dev {NEAR}\nroute add {route}\n")).unwrap();
+        assert!(eventually(Duration::from_secs(1), || leads_to(&scene, &[other])), "{:?}", routes(&scene));
+        let why = format!("are not led to {vip}: it is the next hop of a route of this node");
+        assert!(scene.daemon.log().contains(&why), "{}", scene.daemon.log());
+        let mut doctor = scene.daemon.command(node).unwrap();
+        let told = String::from_utf8(doctor.arg("doctor").output().unwrap().stdout).unwrap();
+        assert!(told.contains(&format!("none to {vip}: a route leads over it")), "{told}");
+        node.ip(&format!("route del {route}\n")).unwrap();
+        assert!(eventually(Duration::from_secs(1), || leads_to(&scene, &[v4, v6])), "{:?}", routes(&scene));
+    }
+}
+
+/// Each would change the other's routes for ever.
+#[test]
+fn of_two_instances_the_second_leaves_the_pair_to_the_first_and_says_so() {
+    tests::skip_without_root!();
+    let scene = scene(&config());
+    let node = &scene.lab.balancer;
+    let (vips, made) = (FAMILIES.map(vip), devices(&scene));
+    let mut nothing = Config::empty();
+    nothing.settings.node_clients = Some(true);
+    let second = scene.lab.vestibule(&nothing).unwrap();
+    let is_told = || second.log().contains("are of another instance of Vestibule");
+    assert!(eventually(Duration::from_secs(2), is_told), "{}", second.log());
+    let mut doctor = second.command(node).unwrap();
+    let told = String::from_utf8(doctor.arg("doctor").output().unwrap().stdout).unwrap();
+    assert!(told.contains("are not of these pins"), "{told}");
+    // Also when it leaves.
+    second.reload(&Config::empty()).unwrap();
+    assert_eq!(devices(&scene), made);
+    assert!(leads_to(&scene, &vips), "{:?}", routes(&scene));
+    assert!(dial(node, direct(&scene, Family::V4, 0)).is_ok());
+    second.reload(&nothing).unwrap();
+    // One whose pins are gone has no program there any more.
+    let mut scene = scene;
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    std::fs::remove_dir_all(scene.daemon.pins()).unwrap();
+    let is_taken = || leads_to(&scene, &[]) && devices(&scene) == made;
+    assert!(eventually(Duration::from_secs(20), is_taken), "{:?}\n{}", routes(&scene), second.log());
+}
+
 /// The routes to backends get narrower while clients on the node send: they are answered with ICMP by the pair.
 #[test]
 fn clients_on_the_node_learn_of_narrow_paths() {
@@ -249,6 +326,8 @@ fn routes_follow_what_is_served_and_those_of_others_stay() {
     // Removed by another program: it is put back.
     node.ip(&format!("route del {v4}/32\n")).unwrap();
     assert!(eventually(Duration::from_secs(5), || leads_to(&scene, &[v4, v6])), "{:?}", routes(&scene));
+    let is_told = || scene.daemon.log().contains("another program changed routes into");
+    assert!(eventually(Duration::from_secs(1), is_told), "{}", scene.daemon.log());
     // Another program's, of a lower rank: it is left, and followed alone.
     let others = format!("{v4} via {} dev {CLIENT_DEVICE} metric 77", tests::addresses::client(Family::V4));
     node.ip(&format!("route add {others}\n")).unwrap();

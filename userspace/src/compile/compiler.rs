@@ -135,6 +135,7 @@ impl Compiler {
             Change::Devices(devices) => node.devices = devices,
             Change::Network(network) => node.network = network,
             Change::Draining(is_draining) => node.is_draining = is_draining,
+            Change::ApiServers(addresses) => node.api_servers = addresses,
             Change::Announcement(announcement) => node.announcement = announcement,
         }
     }

@@ -145,7 +145,7 @@ impl AgentMetrics {
             "Elements written to maps and deleted from them",
             this.map_writes.clone(),
         );
-        let help = "Elements of maps, and programs, that another program took away or changed, and that were put back";
+        let help = "Elements of maps, programs and routes that another program took away or changed, and that were put back";
         registry.register("repairs", help, this.repaired.clone());
         let help = "From the objects to the desired state of the data plane";
         registry.register("compile_seconds", help, this.compile_seconds.clone());

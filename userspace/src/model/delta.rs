@@ -5,7 +5,7 @@ use super::facts::RouteSpec;
 use super::node::Node;
 use super::object::ObjectName;
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// What is different from what a source said before.
@@ -39,6 +39,8 @@ pub enum Change {
     Network(Arc<Node>),
     /// Whether the node takes no new connections.
     Draining(bool),
+    /// Addresses of API servers.
+    ApiServers(Arc<BTreeSet<IpAddr>>),
     /// What the cluster announces, and who; `None`: nothing.
     Announcement(Option<Arc<Announcement>>),
 }

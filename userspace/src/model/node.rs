@@ -46,6 +46,10 @@ pub struct Node {
     /// Devices of all unicast routes, link-local ones apart: where packets to clients and backends may leave, and so
     /// theirs may come from.
     pub routed: BTreeSet<u32>,
+    /// The next hops of all its routes: other hosts, whatever else has their addresses.
+    pub next_hops: BTreeSet<IpAddr>,
+    /// Where tunnels lead (VXLAN): mostly other nodes.
+    pub tunnelled: BTreeSet<IpAddr>,
 }
 
 impl Node {
@@ -78,6 +82,8 @@ pub struct NodeFacts {
     pub network: Arc<Node>,
     /// It takes no new connections: `vestibule drain`.
     pub is_draining: bool,
+    /// Addresses of API servers, as far as they are known: it would be cut off from one whose address is led elsewhere.
+    pub api_servers: Arc<BTreeSet<IpAddr>>,
     /// What the cluster announces, and who; `None`: nothing.
     pub announcement: Option<Arc<Announcement>>,
 }

@@ -32,18 +32,25 @@ enum Answer {
 }
 
 /// An rtnetlink socket.
+#[derive(Debug)]
 pub(super) struct Netlink {
     socket: Socket,
     buffer: Vec<u8>,
     sequence: u32,
+    port: u32,
 }
 
 impl Netlink {
     pub(super) fn open() -> Result<Self, NetError> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
+        let port = socket.bind_auto()?.port_number();
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, buffer: vec![0; 1 << 16], sequence: 0 })
+        Ok(Self { socket, buffer: vec![0; 1 << 16], sequence: 0, port })
+    }
+
+    /// Its number (`nlmsg_pid`), by which those who watch know who made a change.
+    pub(super) fn port(&self) -> u32 {
+        self.port
     }
 
     /// Returns all objects of a kind.

@@ -6,6 +6,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -36,7 +37,15 @@ impl Node {
                     node.defaults.extend(default_devices(&message));
                     node.routers.extend(default_routers(&message));
                     node.routed.extend(routed_devices(&message));
+                    node.next_hops.extend(next_hops(&message));
                 }
+            }
+        }
+        let mut question = NeighbourMessage::default();
+        question.header.family = AddressFamily::Bridge;
+        for object in netlink.dump(RouteNetlinkMessage::GetNeighbour(question))? {
+            if let RouteNetlinkMessage::NewNeighbour(message) = object {
+                node.tunnelled.extend(tunnel_end(&message));
             }
         }
         node.leave_pair_out();
@@ -155,6 +164,41 @@ fn default_routers(message: &RouteMessage) -> Option<(u32, IpAddr)> {
     })
 }
 
+/// Returns all next hops of a unicast route.
+fn next_hops(message: &RouteMessage) -> Vec<IpAddr> {
+    if message.header.kind != RouteType::Unicast {
+        return Vec::new();
+    }
+    let hops = message.attributes.iter().filter_map(|attribute| match attribute {
+        RouteAttribute::MultiPath(hops) => Some(hops),
+        _ => None,
+    });
+    let several = hops.flatten().flat_map(|hop| &hop.attributes);
+    message.attributes.iter().chain(several).filter_map(next_hop).collect()
+}
+
+fn next_hop(attribute: &RouteAttribute) -> Option<IpAddr> {
+    match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(hop)) | RouteAttribute::Via(RouteVia::Inet(hop)) => {
+            Some((*hop).into())
+        }
+        RouteAttribute::Gateway(RouteAddress::Inet6(hop)) | RouteAttribute::Via(RouteVia::Inet6(hop)) => {
+            Some((*hop).into())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the host to which a tunnel leads for a link address; `None`: it is none of a tunnel.
+fn tunnel_end(message: &NeighbourMessage) -> Option<IpAddr> {
+    let end = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(end)) => Some(IpAddr::from(*end)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(end)) => Some(IpAddr::from(*end)),
+        _ => None,
+    });
+    end.filter(|end| !end.is_unspecified() && !end.is_multicast())
+}
+
 /// Returns the devices of a route to other hosts; none for the device's own link-local route.
 fn routed_devices(message: &RouteMessage) -> Vec<u32> {
     let link_local = message.attributes.iter().any(|attribute| {
@@ -181,6 +225,7 @@ fn devices(message: &RouteMessage) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netlink_packet_route::route::RouteNextHop;
 
     #[test]
     fn this_node_has_loopback_which_is_not_ethernet() {
@@ -238,6 +283,31 @@ mod tests {
         route.header.destination_prefix_length = 0;
         route.header.kind = RouteType::Unreachable;
         assert!(default_devices(&route).is_empty());
+    }
+
+    #[test]
+    fn every_next_hop_of_a_route_and_every_end_of_a_tunnel_is_another_host() {
+        let hop = |last: u8| RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, last].into()));
+        let mut route = RouteMessage::default();
+        route.header.kind = RouteType::Unicast;
+        let mut several = RouteNextHop::default();
+        several.attributes.push(hop(7));
+        route.attributes.extend([
+            hop(1),
+            RouteAttribute::MultiPath(vec![several]),
+            RouteAttribute::Via(RouteVia::Inet6("2001:db8::1".parse().unwrap())),
+            RouteAttribute::Oif(3),
+        ]);
+        let hosts = ["192.0.2.1", "2001:db8::1", "192.0.2.7"].map(|host| host.parse::<IpAddr>().unwrap());
+        assert_eq!(next_hops(&route), hosts);
+        route.header.kind = RouteType::Unreachable;
+        assert!(next_hops(&route).is_empty());
+        let mut entry = NeighbourMessage::default();
+        assert_eq!(tunnel_end(&entry), None);
+        for (end, is_host) in [([192, 0, 2, 9], true), ([0; 4], false), ([239, 1, 1, 1], false)] {
+            entry.attributes = vec![NeighbourAttribute::Destination(NeighbourAddress::Inet(end.into()))];
+            assert_eq!(tunnel_end(&entry), is_host.then_some(end.into()));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::maps::next_hop::NODE_LINK;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
@@ -100,6 +101,26 @@ impl Routes {
         changes.remove = self.ours.keys().filter(is_over).copied().collect();
         changes
     }
+
+    /// Notes that changes were carried out, but for those of the addresses that the kernel refused.
+    pub fn follow(&mut self, changes: Changes, refused: &Refused) {
+        let is_done = |address: &IpAddr| !refused.iter().any(|(other, _)| other == address);
+        self.ours.retain(|address, _| !changes.remove.contains(address) || !is_done(address));
+        let written = changes.add.into_iter().chain(changes.replace);
+        self.ours.extend(written.filter(|(address, _)| is_done(address)));
+    }
+
+    /// Returns the addresses whose routes of ours are not as they were, though no other program's leads there and they are still
+    /// `wanted`, and those that have a route which we have not made.
+    pub fn differing(&self, before: &Self, wanted: &BTreeMap<IpAddr, Option<IpAddr>>) -> BTreeSet<IpAddr> {
+        let is_wanted = |(address, source): &(&IpAddr, &Option<IpAddr>)| {
+            wanted.get(*address) == Some(*source) && !self.others.contains(*address)
+        };
+        let was = before.ours.iter().filter(is_wanted);
+        let lost = was.filter(|(address, source)| self.ours.get(*address) != Some(*source));
+        let added = self.ours.keys().filter(|address| !before.ours.contains_key(*address));
+        lost.map(|(address, _)| address).chain(added).copied().collect()
+    }
 }
 
 /// Returns the pair; `None`: there is none.
@@ -155,8 +176,36 @@ pub fn routes(pair: Pair) -> Result<Routes, NetError> {
     Ok(routes)
 }
 
-/// Carries changes out. Returns the addresses for which the kernel refused, and its errors.
-pub fn carry_out(changes: &Changes, pair: Pair) -> Result<Vec<(IpAddr, io::Error)>, NetError> {
+/// The number of the socket by which this process changed routes last; 0: by none.
+static WRITER: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of the socket by which this process changes routes; 0: it has changed none.
+pub(super) fn writer() -> u32 {
+    WRITER.load(Ordering::Relaxed)
+}
+
+/// The socket by which routes are changed: what this process wrote itself is no news to it.
+#[derive(Debug)]
+pub struct RouteWriter(Netlink);
+
+impl RouteWriter {
+    /// Opens it, in the network namespace of the calling thread.
+    pub fn open() -> Result<Self, NetError> {
+        let netlink = Netlink::open()?;
+        WRITER.store(netlink.port(), Ordering::Relaxed);
+        Ok(Self(netlink))
+    }
+
+    /// Carries changes out. Returns the addresses for which the kernel refused, and its errors.
+    pub fn carry_out(&mut self, changes: &Changes, pair: Pair) -> Result<Refused, NetError> {
+        carry_out(&mut self.0, changes, pair)
+    }
+}
+
+/// Addresses for which the kernel refused a change of the route, and its errors.
+pub type Refused = Vec<(IpAddr, io::Error)>;
+
+fn carry_out(netlink: &mut Netlink, changes: &Changes, pair: Pair) -> Result<Refused, NetError> {
     let removed = changes
         .remove
         .iter()
@@ -169,7 +218,7 @@ pub fn carry_out(changes: &Changes, pair: Pair) -> Result<Vec<(IpAddr, io::Error
     });
     let (addresses, messages): (Vec<IpAddr>, Vec<_>) =
         removed.chain(added).map(|(address, message, flags)| (address, (message, flags))).unzip();
-    let answers = Netlink::open()?.change_all(messages)?;
+    let answers = netlink.change_all(messages)?;
     // What was to be removed and is gone is no failure.
     let refused =
         addresses.into_iter().zip(answers).filter_map(|(address, answer)| Some((address, answer.err()?)));
@@ -408,6 +457,36 @@ mod tests {
         assert_eq!(found.changes_to(&wanted), changes);
     }
 
+    #[test]
+    fn what_the_kernel_refused_is_not_noted_as_done() {
+        let mut routes = Routes { ours: [(at(1), None), (at(2), None)].into(), others: [].into() };
+        let changes = Changes {
+            add: [(at(3), None), (at(4), None)].into(),
+            replace: [(at(1), Some(at(200)))].into(),
+            remove: [at(2)].into(),
+            ..Changes::default()
+        };
+        let refused = [1, 2, 3].map(|last| (at(last), io::Error::other("no"))).into();
+        routes.follow(changes, &refused);
+        assert_eq!(routes.ours, [(at(1), None), (at(2), None), (at(4), None)].into());
+    }
+
+    #[test]
+    fn routes_that_another_program_changed_are_found() {
+        let (source, other) = (Some(at(200)), Some(at(201)));
+        let of = |last: u8, source| (at(last), source);
+        let before = Routes {
+            ours: [of(1, source), of(2, source), of(3, source), of(4, source), of(5, source)].into(),
+            ..Routes::default()
+        };
+        // 2 is gone, 3 changed, 4 has another program's, 5 is to have another source, 6 is not ours.
+        let found =
+            Routes { ours: [of(1, source), of(3, other), of(6, None)].into(), others: [at(4)].into() };
+        let mut wanted = before.ours.clone();
+        wanted.insert(at(5), other);
+        assert_eq!(found.differing(&before, &wanted), [at(2), at(3), at(6)].into());
+    }
+
     proptest! {
         #[test]
         fn after_the_changes_nothing_is_left_to_change(
@@ -421,11 +500,11 @@ mod tests {
             let (wanted, others) = (by(wanted), others.into_iter().map(at).collect());
             let mut routes = Routes { ours: by(ours), others };
             let changes = routes.changes_to(&wanted);
-            routes.ours.retain(|address, _| !changes.remove.contains(address));
             prop_assert!(changes.add.keys().all(|address| !routes.ours.contains_key(address)));
-            routes.ours.extend(changes.add.into_iter().chain(changes.replace));
+            let blocked = changes.blocked.clone();
+            routes.follow(changes, &Refused::new());
             let after = routes.changes_to(&wanted);
-            prop_assert_eq!(after, Changes { blocked: changes.blocked, ..Changes::default() });
+            prop_assert_eq!(after, Changes { blocked, ..Changes::default() });
             prop_assert!(routes.ours.keys().all(|address| !routes.others.contains(address)));
         }
     }

@@ -30,17 +30,21 @@ pub fn forwarding(device: &str, v4: bool, v6: bool) -> Result<(), ForwardingOff>
     Ok(())
 }
 
-/// Has the kernel forward on a device, where it does not.
-pub fn forward(device: &str) -> io::Result<()> {
+/// Has the kernel forward on a device, where it does not. Returns whether it did not.
+pub fn forward(device: &str) -> io::Result<bool> {
+    let mut was_off = false;
     for folder in ["ipv4", "ipv6"] {
         let path = format!("/proc/sys/net/{folder}/conf/{device}/forwarding");
         match fs::read_to_string(&path) {
-            Ok(text) if text.trim() == "0" => fs::write(&path, "1")?,
+            Ok(text) if text.trim() == "0" => {
+                fs::write(&path, "1")?;
+                was_off = true;
+            }
             // A kernel without the family.
             _ => {}
         }
     }
-    Ok(())
+    Ok(was_off)
 }
 
 /// Returns the first and last port that the kernel assigns to its own sockets.

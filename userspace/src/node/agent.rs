@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tracing::info;
 
+use super::api_servers;
 use super::chart::ChartSource;
 use super::daemon_set::Membership;
 use super::error::NodeError;
@@ -97,7 +98,9 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     telemetry.serve_port(options.metrics_port, options.metrics_access.clone());
     let network = inputs.follow_network()?;
     let who = format!("agent ({})", options.identity.node);
-    let client = kubernetes::connect(kube::Config::infer().await?, &who)?;
+    let api = kube::Config::infer().await?;
+    let configured = api_servers::named(api.cluster_url.host().unwrap_or_default()).await;
+    let client = kubernetes::connect(api, &who)?;
     telemetry.tell_api(&client, &options.identity);
     if let Some(set) = &options.daemon_set {
         inputs.belong_to(Membership::new(&client, &options.identity, set));
@@ -108,14 +111,22 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     // Also ends what `vestibule run` announced with these pins.
     let l2 = L2Output::start(pins.clone(), Some(options.identity.node.as_str().into()), segments)?;
     telemetry.show_vips(l2.asker());
-    let served = Some(l2.served());
-    let options_of_maps =
-        maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false, served, swept };
+    let (served, foreign) = (Some(l2.served()), l2.foreign());
+    let options_of_maps = maps::Options {
+        pins: pins.clone(),
+        unnamed: Choice::Routed,
+        is_strict: false,
+        served,
+        foreign,
+        swept,
+    };
     let maps = MapsOutput::start(options_of_maps)?;
     let reads = kubernetes::Reads::Claims;
     let store = kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy.clone(), reads });
     let mut sources = Sources::of_cluster(store, chart, options.file.clone(), &options.identity.node);
     sources.change(Change::Network(network));
+    let mut saving = Saving::new(Some(options.state.clone()));
+    sources.know_api_servers(configured, &saving.load_api_servers());
     sources.note_chart(source.hash(), source.problems());
     let mut node = Node {
         inputs,
@@ -128,7 +139,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
         cause: Cause::default(),
         keys: None,
         telemetry,
-        saving: Saving::new(Some(options.state.clone())),
+        saving,
         pace,
     };
     node.read_file();

@@ -4,10 +4,12 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::pending;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::api_servers;
 use super::state::State;
 use crate::compile::{Compiler, Step};
 use crate::config::{self, ChartFile, SAVED_MAX_AGE};
@@ -37,6 +39,8 @@ pub(super) struct Sources {
     problems: [Vec<Problem>; 2],
     /// No other agent follows on this node.
     is_leaving: bool,
+    /// Addresses of API servers that are known without asking one.
+    api_servers: BTreeSet<IpAddr>,
 }
 
 /// Backends whose probing changed.
@@ -61,6 +65,7 @@ impl Sources {
             keys: None,
             problems: Default::default(),
             is_leaving: false,
+            api_servers: BTreeSet::new(),
         }
     }
 
@@ -78,6 +83,7 @@ impl Sources {
             keys: None,
             problems: Default::default(),
             is_leaving: false,
+            api_servers: BTreeSet::new(),
         };
         this.change(Change::Devices(devices));
         this
@@ -222,6 +228,12 @@ impl Sources {
         self.is_leaving || self.store.as_ref().is_some_and(Store::is_withdrawn)
     }
 
+    /// Notes addresses of API servers: those that the agent is configured with, and what was `saved` before any says more.
+    pub(super) fn know_api_servers(&mut self, configured: BTreeSet<IpAddr>, saved: &BTreeSet<IpAddr>) {
+        self.change(Change::ApiServers(Arc::new(&configured | saved)));
+        self.api_servers = configured;
+    }
+
     /// The path of the static file.
     pub(super) fn file(&self) -> Option<&Path> {
         self.path.as_deref()
@@ -272,6 +284,14 @@ impl Sources {
             let announcement = store.announcement().cloned();
             if announcement.is_some() && announcement != self.compiler.node().announcement {
                 self.change(Change::Announcement(announcement));
+            }
+        }
+        if let Some(store) = &self.store {
+            let found = api_servers::endpoints(store.claim_set().endpoints);
+            let known = &self.api_servers | &found;
+            // An API server without any is none that answers: what was known stays.
+            if !found.is_empty() && known != *self.compiler.node().api_servers {
+                self.change(Change::ApiServers(Arc::new(known)));
             }
         }
         if !self.compiler.is_ready() {

@@ -57,6 +57,8 @@ mod saving;
 mod saved;
 /// The file with what is announced.
 mod saved_announcement;
+/// Addresses of API servers, and the file with them.
+mod api_servers;
 /// A start without the API server.
 mod boot;
 /// Files that survive a reboot.

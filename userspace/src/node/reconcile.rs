@@ -26,8 +26,8 @@ use crate::model::{Change, Problem};
 use crate::outputs::{CookieKeys, StartError, Word, Writer, give_back_memory, now_ns};
 use crate::sources::kubernetes::Stale;
 
-/// The time limit for outputs to finish their last write when the process ends.
-const END: Duration = Duration::from_secs(1);
+/// The time limit for outputs to finish their last write when the process ends, and what goes with it.
+const END: Duration = Duration::from_secs(5);
 /// The most problems logged at once.
 const LOGGED: usize = 20;
 
@@ -283,6 +283,7 @@ impl Node {
                 if let Some(in_force) = self.orders.in_force().filter(|_| self.sources.is_complete()) {
                     self.saving.put(&in_force.desired);
                     self.saving.save_announcement(self.sources.node().announcement.as_ref());
+                    self.saving.save_api_servers(&self.sources.node().api_servers);
                 }
             }
             Err(error) => {

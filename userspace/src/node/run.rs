@@ -56,12 +56,18 @@ fn node(options: &Options) -> Result<Node, NodeError> {
     sources.read_file().map_err(|problems| NodeError::File { file: options.config.clone(), problems })?;
     let pins = Pins::new(&options.pins);
     let l2 = L2Output::start(pins.clone(), None, Segments::default())?;
-    let served = Some(l2.served());
+    let (served, foreign) = (Some(l2.served()), l2.foreign());
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, PerRoute::Never);
     let swept = metrics.swept.clone();
-    let options =
-        maps::Options { pins: pins.clone(), unnamed: Choice::Routes, is_strict: true, served, swept };
+    let options = maps::Options {
+        pins: pins.clone(),
+        unnamed: Choice::Routes,
+        is_strict: true,
+        served,
+        foreign,
+        swept,
+    };
     let maps = MapsOutput::start(options)?;
     Ok(Node {
         inputs,

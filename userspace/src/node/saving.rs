@@ -1,5 +1,7 @@
 //! Saves the state in effect, so that it survives a reboot. Limits how often, and does not wait for the disk.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use super::{keys, saved, saved_announcement};
+use super::{api_servers, keys, saved, saved_announcement};
 use crate::model::{Announcement, Desired, Settings};
 use crate::outputs::{CookieKeys, give_back_memory};
 
@@ -27,6 +29,8 @@ pub(super) struct Saving {
     is_unsaved: bool,
     /// What is announced, as it was saved last.
     announcement: Option<Arc<Announcement>>,
+    /// Addresses of API servers, as they were saved last.
+    api_servers: BTreeSet<IpAddr>,
     /// When the API server last confirmed what is known of it.
     confirmed: Option<SystemTime>,
     /// The same, as it was last saved.
@@ -43,6 +47,7 @@ impl Saving {
             in_force: None,
             is_unsaved: false,
             announcement: None,
+            api_servers: BTreeSet::new(),
             confirmed: None,
             saved_confirmed: None,
             saved: Instant::now(),
@@ -136,6 +141,25 @@ impl Saving {
             Err(error) => warn!(%error, "what was announced before is not known"),
         }
         self.announcement.clone()
+    }
+
+    /// Saves a copy of the addresses of API servers, if they are others.
+    pub(super) fn save_api_servers(&mut self, known: &BTreeSet<IpAddr>) {
+        let Some(folder) = self.folder.as_ref().filter(|_| self.api_servers != *known) else { return };
+        self.api_servers.clone_from(known);
+        if let Err(error) = api_servers::write(folder, known) {
+            warn!(%error, "the addresses of API servers are not kept for the next start");
+        }
+    }
+
+    /// Loads the addresses of API servers that were saved last; none: there are none that can be read.
+    pub(super) fn load_api_servers(&mut self) -> BTreeSet<IpAddr> {
+        match self.folder.as_deref().map(api_servers::read) {
+            Some(Ok(known)) => self.api_servers = known,
+            None | Some(Err(DiskError::Missing)) => {}
+            Some(Err(error)) => warn!(%error, "the addresses of API servers before are not known"),
+        }
+        self.api_servers.clone()
     }
 
     /// Loads the state that was in effect when the node went down, with these settings.

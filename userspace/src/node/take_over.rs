@@ -110,6 +110,7 @@ impl Node {
             if self.sources.is_complete() {
                 self.saving.put(desired);
                 self.saving.save_announcement(self.sources.node().announcement.as_ref());
+                self.saving.save_api_servers(&self.sources.node().api_servers);
             }
         }
         if devices.is_empty() {

@@ -16,7 +16,7 @@ use crate::dataplane::load;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 use crate::model::Node;
-use crate::net::pair::{self, FAR, NEAR};
+use crate::net::pair::FAR;
 use crate::net::sysctl;
 
 /// The kernel, and the capabilities of this process.
@@ -25,6 +25,8 @@ mod host;
 mod device;
 /// Rules that do not see our packets.
 mod netfilter;
+/// How clients on the node itself reach addresses of listeners.
+mod node_clients;
 /// Rules that give others' connections our source addresses.
 mod masquerade;
 /// What the agent cannot follow.
@@ -109,7 +111,7 @@ fn of_node(pins: &Pins) -> Result<Vec<Finding>> {
             }
         }
     }
-    findings.extend(node_clients(&node));
+    findings.extend(node_clients::look(pins, &node));
     findings.extend(device::sizes(&used));
     findings.extend(netfilter::look());
     Ok(findings)
@@ -158,7 +160,7 @@ fn pinned(pins: &Pins) -> Vec<Finding> {
             "new connections are refused: Vestibule leaves the cluster, or its DaemonSet this node",
             &format!(
                 "to stay, start a controller or, on this node, an agent; to leave, once no connection is open and no agent runs, \
-                 reboot the node, or as root on it `rm -r {folder}`"
+                 reboot the node, or as root on it `ip link del vestibule-n0; rm -r {folder}`"
             ),
         ));
     }
@@ -213,30 +215,6 @@ fn forwarding(node: &Node) -> Vec<Finding> {
         }
     }
     findings
-}
-
-/// Says how clients on the node itself reach addresses of listeners, if they do.
-fn node_clients(node: &Node) -> Option<Finding> {
-    const WHAT: &str = "clients on the node";
-    let pair = match pair::find() {
-        Ok(None) => return None,
-        Ok(Some(pair)) => pair,
-        Err(error) => {
-            return Some(finding(Verdict::Note, WHAT, error.to_string(), "rename that device, or remove it"));
-        }
-    };
-    if let Err(error) = sysctl::forwarding(FAR, true, true) {
-        return Some(finding(Verdict::Bad, WHAT, error.to_string(), "set it for this device"));
-    }
-    let found = match pair::routes(pair) {
-        Ok(routes) => format!(
-            "{} routes lead into {NEAR}, and the programs are on {}",
-            routes.ours.len(),
-            node.name(pair.far)
-        ),
-        Err(error) => error.to_string(),
-    };
-    Some(finding(Verdict::Ok, WHAT, found, ""))
 }
 
 #[cfg(test)]

@@ -350,6 +350,19 @@ impl Announcements {
         }
     }
 
+    /// Returns the addresses that other hosts have on a segment, each with the link address of its host.
+    pub(super) fn foreign(&self) -> BTreeMap<OnDevice, [u8; 6]> {
+        let both = self.speakers.as_ref().zip(self.kernel.as_ref());
+        let standings = both.into_iter().flat_map(|((speakers, _), kernel)| {
+            kernel.announced().keys().map(|on_device| (*on_device, speakers.standing(on_device)))
+        });
+        let found = standings.filter_map(|(on_device, standing)| match standing {
+            Some(Standing::Conflict { link }) => Some((on_device, link)),
+            _ => None,
+        });
+        found.collect()
+    }
+
     /// Returns what keeps addresses from being announced that no further try changes: other hosts that have them, and too many candidates.
     pub(super) fn problems(&self, survey: &Survey, network: &Node) -> Vec<Problem> {
         let Some((speakers, _)) = &self.speakers else { return Vec::new() };

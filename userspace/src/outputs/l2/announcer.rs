@@ -9,6 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::announcements::{Announcements, Brought, Target};
+use super::foreign::Foreign;
 use super::shown::Survey;
 use super::task::{Served, Task};
 use crate::dataplane::pin::Pins;
@@ -45,6 +46,8 @@ pub(super) struct Announcer {
     said: Option<(u64, OnDevices)>,
     /// What was found at the last look at everything, and where scrapes find what was counted.
     survey: (Survey, Segments),
+    /// Where it says which addresses other hosts have.
+    foreign: Foreign,
 }
 
 impl Announcer {
@@ -69,7 +72,13 @@ impl Announcer {
             problems: (Vec::new(), Instant::now()),
             said: None,
             survey: (Survey::default(), counts),
+            foreign: Foreign::default(),
         }
+    }
+
+    /// Has it say there which addresses other hosts have.
+    pub(super) fn report_to(&mut self, foreign: Foreign) {
+        self.foreign = foreign;
     }
 
     /// Serves until it is to end.
@@ -125,6 +134,7 @@ impl Announcer {
                 self.target = Target::default();
                 self.problems.0.clear();
                 self.announcements.leave(Instant::now());
+                self.foreign.set(&self.announcements.foreign());
                 (self.said, self.survey.0) = (None, Survey::default());
                 self.survey.1.set(Vec::new());
                 self.say(Word::Released);
@@ -186,6 +196,7 @@ impl Announcer {
             let problems = self.announcements.problems(&survey, &self.target.network);
             self.survey.0 = survey;
             is_news |= problems != self.problems.0;
+            self.foreign.set(&self.announcements.foreign());
             self.problems = (problems, now);
             self.say_announced(true);
         }

@@ -35,6 +35,8 @@ mod shown;
 mod kernel;
 /// What is announced, and how.
 mod announcements;
+/// Addresses that other hosts have.
+mod foreign;
 /// What the thread that announces is sent.
 mod task;
 /// The thread that announces.
@@ -53,6 +55,7 @@ use crate::model::Segments;
 use announcer::Announcer;
 use task::Task;
 
+pub(crate) use foreign::Foreign;
 pub(crate) use kernel::leave_groups;
 #[cfg(test)]
 pub(crate) use picture::ClaimShown;
@@ -66,6 +69,7 @@ pub(crate) use why::Why;
 pub(crate) struct L2Output {
     tasks: mpsc::Sender<Task>,
     words: UnboundedReceiver<Word>,
+    foreign: Foreign,
 }
 
 /// Where the maps' output reports which orders it has carried out: an address is announced only once it is served.
@@ -79,9 +83,16 @@ impl L2Output {
     pub(crate) fn start(pins: Pins, node: Option<Arc<str>>, counts: Segments) -> io::Result<Self> {
         let (tasks, received) = mpsc::channel();
         let (words, said) = unbounded_channel();
-        let announcer = Announcer::new(pins, node, (tasks.clone(), received), words, counts);
+        let foreign = Foreign::default();
+        let mut announcer = Announcer::new(pins, node, (tasks.clone(), received), words, counts);
+        announcer.report_to(foreign.clone());
         thread::Builder::new().name("l2".into()).spawn(move || announcer.serve())?;
-        Ok(Self { tasks, words: said })
+        Ok(Self { tasks, words: said, foreign })
+    }
+
+    /// Returns the addresses that other hosts have, as they are found.
+    pub(crate) fn foreign(&self) -> Foreign {
+        self.foreign.clone()
     }
 
     /// Returns where the maps' output is to report.

@@ -15,6 +15,7 @@ use super::checks::{
 use super::complaints::Complaints;
 use super::egress::Egress;
 use super::fronts::Hooks;
+use super::node_clients::{Followed, When};
 use super::prepared::{Options, Prepared};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
@@ -77,20 +78,19 @@ impl Control {
             maps,
             reaper,
             egress,
+            hooks: Hooks::found(options, &order),
             desired: order.desired,
             keys: None,
             applied,
             is_in_step: false,
-            hooks: Hooks::found(pins),
             complaints: Complaints::default(),
         };
         this.withdraw(order.is_withdrawn)?;
-        this.hooks.node_clients.is_withdrawn = order.is_withdrawn;
         // Before any listener exists: the cluster's keys would end a handshake started with our own key.
         this.sign_with(order.keys.as_ref())?;
         this.bring_at_start(order.begun)?;
         this.audit()?;
-        this.follow_node_clients();
+        this.follow_node_clients(When::Order);
         Ok(this)
     }
 
@@ -101,26 +101,27 @@ impl Control {
     }
 
     /// Stops writing. What is in the kernel keeps serving.
-    pub(super) fn release(self) {
+    pub(super) fn release(mut self) {
         self.reaper.end();
+        self.hooks.node_clients.release(&self.pins);
     }
 
     /// Brings the kernel in step with an order. If refused, the previous state stays, but follows the network.
     pub(super) fn follow(&mut self, order: Order) -> Result<Done, StartError> {
-        self.hooks.node_clients.is_withdrawn = order.is_withdrawn;
+        self.hooks.node_clients.note(&order);
         let outcome = self.carry_order_out(order);
-        self.follow_node_clients();
+        self.follow_node_clients(When::Order);
         outcome
     }
 
     /// Leads clients on the node itself to what the maps serve.
-    fn follow_node_clients(&mut self) {
-        if self.hooks.node_clients.is_off(&self.desired) {
-            return;
+    fn follow_node_clients(&mut self, when: When) -> Followed {
+        if self.hooks.node_clients.rests(&self.desired, when) {
+            return Followed::default();
         }
-        let leading = self.applied.leading(&self.desired);
-        let (desired, node) = (&self.desired, self.egress.node());
-        self.hooks.node_clients.follow(desired, &leading, node, &mut self.programs, &self.pins);
+        let (leading, node) = (self.applied.leading(&self.desired), self.egress.node());
+        let (desired, programs) = (&self.desired, &mut self.programs);
+        self.hooks.node_clients.follow((desired, when), &leading, node, programs, &self.pins)
     }
 
     fn carry_order_out(&mut self, order: Order) -> Result<Done, StartError> {
@@ -352,8 +353,7 @@ impl Control {
 
     /// Returns what the node cannot do of the state in effect, and why.
     pub(super) fn problems(&self) -> Vec<Problem> {
-        let problems = self.complaints.problems();
-        [&problems, self.hooks.node_clients.problems()].concat()
+        [&*self.complaints.problems(), self.hooks.node_clients.problems()].concat()
     }
 
     /// Returns what is not held of the state in effect, apart from what drifted.
@@ -389,9 +389,10 @@ impl Control {
                 repaired += attached;
                 is_news = self.complaints.note_fronts(found);
             }
-            self.follow_node_clients();
             self.complaints.exceptions = self.unheld();
         }
+        let followed = self.follow_node_clients(if is_over { When::Look } else { When::Second });
+        (repaired, is_news) = (repaired + followed.repaired, is_news | followed.is_news);
         let exceptions = self.exceptions();
         let is_news = is_news || repaired > 0 || exceptions != before;
         is_news.then(|| Drifted { problems: self.problems(), exceptions, repaired })

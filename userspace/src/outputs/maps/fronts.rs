@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::node_clients::NodeClients;
+use super::prepared::Options;
 use crate::dataplane::attach;
 use crate::dataplane::front::{self, FrontError};
 use crate::dataplane::hooks::Attached;
@@ -15,6 +16,7 @@ use crate::dataplane::load::Programs;
 use crate::dataplane::pin::{PinError, Pins};
 use crate::model::{Link, Node, Problem};
 use crate::net::NetError;
+use crate::outputs::Order;
 
 const FIELD: &str = "settings.xdpDevices";
 
@@ -41,8 +43,10 @@ pub(super) struct Hooks {
 
 impl Hooks {
     /// Nothing is attached but what an earlier daemon left for clients on the node.
-    pub(super) fn found(pins: &Pins) -> Self {
-        Self { node_clients: NodeClients::found(pins), ..Self::default() }
+    pub(super) fn found(options: &Options, order: &Order) -> Self {
+        let mut node_clients = NodeClients::found(&options.pins, options.foreign.clone());
+        node_clients.note(order);
+        Self { node_clients, ..Self::default() }
     }
 
     /// Detaches the TCX program from every device that neither is one of these nor the pair's, including those of an earlier start.

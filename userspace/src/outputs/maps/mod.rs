@@ -11,6 +11,10 @@ mod prepared;
 mod fronts;
 /// The pair by which clients on the node itself come.
 mod node_clients;
+/// Whose that pair is, and its end.
+mod node_pair;
+/// To which addresses these are led.
+mod node_routes;
 /// What the kernel holds, and the writes that keep it in step.
 mod control;
 /// What cannot be done, and what is not held.
@@ -51,7 +55,8 @@ use crate::model::{Problem, Settings};
 use worker::{Task, Worker};
 
 pub(crate) use devices::Choice;
-pub(crate) use node_clients::leave as leave_node_clients;
+pub(crate) use node_pair::leave as leave_node_clients;
+pub(crate) use node_routes::{Left, named};
 pub(crate) use prepared::Options;
 
 /// The channel to the thread that writes the maps.

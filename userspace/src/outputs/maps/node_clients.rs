@@ -2,57 +2,108 @@
 //! from any device. The pair, its routes and the program outlive the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::replace;
+use std::io;
+use std::mem::{replace, take};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::maps::name;
 use tracing::{info, warn};
 
-use crate::dataplane::attach::{self, AttachError};
+use super::node_pair::{FIELD, NodeClientsError, device, leave, need_own};
+use super::node_routes::{Around, Wanted, named};
+use crate::dataplane::attach;
 use crate::dataplane::load::Programs;
-use crate::dataplane::pin::{PinError, Pins};
-use crate::dataplane::table::{Table, TableError};
+use crate::dataplane::pin::Pins;
+use crate::dataplane::table::Table;
 use crate::model::{Desired, Node, Problem};
-use crate::net::NetError;
-use crate::net::pair::{self, FAR, NEAR, Pair, PairError};
+use crate::net::pair::{self, Changes, FAR, NEAR, Pair, Refused, RouteWriter, Routes};
 use crate::net::sysctl;
+use crate::outputs::Order;
+use crate::outputs::l2::Foreign;
 use crate::plan::Leading;
 
-const FIELD: &str = "settings.nodeClients";
+/// How long a route stays that nobody needs any more: resets of its connections come by it, and with strict reverse path filtering
+/// the node's stack would drop them without. They are sent at once, and again a second later.
+const LINGER: Duration = Duration::from_secs(2);
 
-/// Why clients on the node do not reach VIPs.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NodeClientsError {
-    #[error(transparent)]
-    Pair(#[from] PairError),
-    #[error(transparent)]
-    Net(#[from] NetError),
-    #[error(transparent)]
-    Attach(#[from] AttachError),
-    #[error(transparent)]
-    Table(#[from] TableError),
-    #[error(transparent)]
-    Pin(#[from] PinError),
+/// When pair and routes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// An order is carried out.
+    Order,
+    /// Every second: only what the other output found is followed.
+    Second,
+    /// Every ten seconds: other programs may have changed something.
+    Look,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Followed {
+    /// How much of what other programs had changed was made good since this was last said.
+    pub(super) repaired: usize,
+    /// There is something else to say than before.
+    pub(super) is_news: bool,
 }
 
 /// What is known of the pair.
 #[derive(Debug, Default)]
 pub(super) struct NodeClients {
-    /// Nobody is led to a node that is left: Vestibule is withdrawn from the cluster or from this node.
-    pub(super) is_withdrawn: bool,
+    /// Vestibule is withdrawn from the cluster or from this node: new connections are refused, and the pair goes with the daemon.
+    is_withdrawn: bool,
+    api_servers: Arc<BTreeSet<IpAddr>>,
+    foreign: Foreign,
     /// The end with the program, as the maps say.
     far: Option<u32>,
     /// The program there is this daemon's.
     is_attached: bool,
     /// There is no pair, and nothing of one.
     is_left: bool,
+    kept: Option<Kept>,
+    writer: Option<RouteWriter>,
+    repaired: usize,
     problems: Vec<Problem>,
 }
 
+/// What was found, and done since.
+#[derive(Debug)]
+struct Kept {
+    pair: Pair,
+    routes: Routes,
+    /// The network at that time.
+    network: Arc<Node>,
+    foreign: BTreeMap<IpAddr, [u8; 6]>,
+    /// Addresses whose routes nobody needs any more, and since when.
+    leaving: BTreeMap<IpAddr, Instant>,
+    /// What there is to say of the pair.
+    problems: Vec<Problem>,
+}
+
+impl Kept {
+    /// Takes out of the changes those routes that resets may still need. One that may cut the node off from a host goes at once.
+    fn let_linger(&mut self, changes: &mut Changes, wanted: &Wanted, now: Instant) {
+        self.leaving.retain(|address, _| changes.remove.contains(address));
+        let Self { leaving, routes, .. } = self;
+        changes.remove.retain(|address| {
+            let since = *leaving.entry(*address).or_insert(now);
+            let cuts_off = wanted.left.contains_key(address) || routes.others.contains(address);
+            cuts_off || now.duration_since(since) >= LINGER
+        });
+    }
+}
+
 impl NodeClients {
-    /// What an earlier daemon left.
-    pub(super) fn found(pins: &Pins) -> Self {
-        Self { far: device(pins), ..Self::default() }
+    /// What an earlier daemon left. `foreign` has the addresses that other hosts have.
+    pub(super) fn found(pins: &Pins, foreign: Foreign) -> Self {
+        Self { far: device(pins), foreign, ..Self::default() }
+    }
+
+    /// Notes what an order says beside what is desired.
+    pub(super) fn note(&mut self, order: &Order) {
+        self.is_withdrawn = order.is_withdrawn;
+        self.api_servers = Arc::clone(&order.node.api_servers);
     }
 
     /// The end of the pair that has the program.
@@ -60,9 +111,13 @@ impl NodeClients {
         self.far
     }
 
-    /// Whether nobody is led by the pair, and nothing is left of it.
-    pub(super) fn is_off(&self, desired: &Desired) -> bool {
-        self.is_left && !desired.settings.node_clients
+    /// Whether there is nothing to be done: nobody is led by the pair, and nothing is left of it, or nothing is known to have changed.
+    pub(super) fn rests(&self, desired: &Desired, when: When) -> bool {
+        let is_same = || {
+            let kept = self.kept.as_ref();
+            kept.is_none_or(|kept| kept.leaving.is_empty() && kept.foreign == self.foreign.get())
+        };
+        self.is_left && !desired.settings.node_clients || when == When::Second && is_same()
     }
 
     /// What there is to say.
@@ -73,208 +128,225 @@ impl NodeClients {
     /// Makes pair and routes what they should be, or removes them where nobody wants them. `leading`: as [`crate::plan::Applied::leading`].
     pub(super) fn follow(
         &mut self,
-        desired: &Desired,
+        (desired, when): (&Desired, When),
         leading: &BTreeMap<IpAddr, Leading>,
-        node: &Node,
+        node: &Arc<Node>,
         programs: &mut Programs,
         pins: &Pins,
-    ) {
-        let is_wanted = desired.settings.node_clients && !self.is_withdrawn;
+    ) -> Followed {
+        // Connections that are open go on while the daemon lives.
+        let is_wanted = desired.settings.node_clients && (!self.is_withdrawn || self.far.is_some());
         let outcome = match is_wanted {
-            true => self.serve(&wanted(desired, leading, node), programs, pins),
+            true => {
+                let foreign = self.foreign.get();
+                let around = Around { leading, node, api_servers: &self.api_servers, foreign: &foreign };
+                let wanted = Wanted::new(desired, around);
+                self.serve(wanted, (when, node, foreign), programs, pins)
+            }
             false if self.is_left => Ok(Vec::new()),
             false => self.leave(pins),
         };
         let problems = outcome.unwrap_or_else(|error| {
+            // What is there is not known any more.
+            self.kept = None;
             let what = match is_wanted {
                 true => {
                     format!("clients on the node itself may not reach the addresses of listeners: {error}")
                 }
                 false => format!("the pair of devices for clients on the node itself stays: {error}"),
             };
-            let remedy =
-                format!("see `vestibule doctor`; `ip link del {NEAR}` removes the pair and its routes");
-            vec![Problem::warning(FIELD, what, remedy)]
+            vec![Problem::warning(FIELD, what, error.remedy())]
         });
+        let is_news = problems != self.problems;
         if replace(&mut self.problems, problems) != self.problems {
             self.problems.iter().for_each(|problem| warn!("{problem}"));
         }
+        Followed { repaired: take(&mut self.repaired), is_news }
     }
 
     fn serve(
         &mut self,
-        wanted: &BTreeMap<IpAddr, Option<IpAddr>>,
+        wanted: Wanted,
+        (when, node, foreign): (When, &Arc<Node>, BTreeMap<IpAddr, [u8; 6]>),
         programs: &mut Programs,
         pins: &Pins,
     ) -> Result<Vec<Problem>, NodeClientsError> {
         self.is_left = false;
-        let pair = pair::make()?;
-        let mut problems = Vec::new();
-        if let Err(error) = [NEAR, FAR].into_iter().try_for_each(sysctl::forward) {
-            let what = format!(
-                "the kernel does not forward on {FAR}, so nothing that clients on the node send reaches a backend: {error}"
-            );
-            let remedy =
-                format!("`sysctl -w net.ipv4.conf.{FAR}.forwarding=1 net.ipv6.conf.{FAR}.forwarding=1`");
-            problems.push(Problem::warning(FIELD, what, remedy));
+        let before = self.kept.take();
+        let is_known = |kept: &Kept| when != When::Look && Arc::ptr_eq(&kept.network, node);
+        let mut kept = match before {
+            Some(before) if is_known(&before) => Kept { foreign, ..before },
+            before => {
+                let (pair, problems) = self.make(programs, pins)?;
+                let routes = pair::routes(pair)?;
+                let leaving = before.filter(|before| before.pair == pair).map(|before| {
+                    self.note_changed(&routes.differing(&before.routes, &wanted.routes));
+                    before.leaving
+                });
+                let (network, leaving) = (Arc::clone(node), leaving.unwrap_or_default());
+                Kept { pair, routes, network, foreign, leaving, problems }
+            }
+        };
+        let mut changes = kept.routes.changes_to(&wanted.routes);
+        kept.let_linger(&mut changes, &wanted, Instant::now());
+        let (added, removed) = (changes.add.len() + changes.replace.len(), changes.remove.len());
+        let blocked: Vec<IpAddr> = changes.blocked.iter().copied().collect();
+        let mut refused = Refused::new();
+        if added + removed > 0 {
+            let mut writer = match self.writer.take() {
+                Some(writer) => writer,
+                None => RouteWriter::open()?,
+            };
+            // One that failed is not used again.
+            refused = writer.carry_out(&changes, kept.pair)?;
+            self.writer = Some(writer);
+            kept.routes.follow(changes, &refused);
+            info!(added, removed, refused = refused.len(), "routes for clients on the node itself");
         }
-        if self.far != Some(pair.far) || !self.is_attached || !attach::is_attached(programs, pair.far)? {
+        let mut problems =
+            [&*kept.problems, &wanted.problems(FIELD), &of_routes(&blocked, &refused)].concat();
+        // What the kernel refused may be otherwise than it was found.
+        self.kept = refused.is_empty().then_some(kept);
+        problems.dedup();
+        Ok(problems)
+    }
+
+    /// Makes the pair, or what it lacks, with the program at its end. Returns it, and what there is to say of it.
+    fn make(
+        &mut self,
+        programs: &mut Programs,
+        pins: &Pins,
+    ) -> Result<(Pair, Vec<Problem>), NodeClientsError> {
+        let found = pair::find()?;
+        if let Some(found) = found {
+            need_own(found, self.far, pins)?;
+        }
+        let pair = pair::make()?;
+        let is_new = self.far != Some(pair.far);
+        if self.is_attached && is_new {
+            self.repaired += 1;
+            warn!("another program removed the pair for clients on the node itself: it is made again");
+        }
+        let mut problems = Vec::new();
+        match [NEAR, FAR].into_iter().try_fold(false, |was_off, end| Ok(sysctl::forward(end)? | was_off)) {
+            Ok(was_off) if was_off && self.is_attached && !is_new => {
+                self.repaired += 1;
+                warn!("another program switched forwarding off on {NEAR} or {FAR}: it is switched on again");
+            }
+            Ok(_) => {}
+            Err(error) => problems.push(no_forwarding(&error)),
+        }
+        let has_program = !is_new && attach::is_attached(programs, pair.far)?;
+        if !has_program || !self.is_attached {
             attach::attach(programs, pins, pair.far)?;
             info!(device = FAR, "attached, for clients on the node itself");
+        }
+        if self.is_attached && !is_new && !has_program {
+            self.repaired += 1;
+            warn!(device = FAR, "another program detached ours: it is attached again");
         }
         // Before any route: what the program passes on there, it drops.
         Table::<u32, u32>::open(pins.folder(), name::NODE_CLIENTS)?.put(&0, &pair.far)?;
         (self.far, self.is_attached) = (Some(pair.far), true);
-        let changes = pair::routes(pair)?.changes_to(wanted);
-        let refused = pair::carry_out(&changes, pair)?;
-        let added = changes.add.len() + changes.replace.len();
-        if added > 0 || !changes.remove.is_empty() {
-            info!(added, removed = changes.remove.len(), "routes for clients on the node itself");
+        Ok((pair, problems))
+    }
+
+    /// Notes the addresses whose routes another program changed.
+    fn note_changed(&mut self, changed: &BTreeSet<IpAddr>) {
+        if changed.is_empty() {
+            return;
         }
-        if let Some(first) = changes.blocked.first() {
-            let what = format!(
-                "clients on the node itself follow another program's route to {} of the addresses, such as {first}",
-                changes.blocked.len()
-            );
-            problems.push(Problem::warning(
-                FIELD,
-                what,
-                "remove that route from the main table, if it is not needed",
-            ));
+        self.repaired += changed.len();
+        let changed: Vec<IpAddr> = changed.iter().copied().collect();
+        warn!(
+            addresses = named(&changed),
+            "another program changed routes into {NEAR}: they are made as they were"
+        );
+    }
+
+    /// Removes the pair of a node that is left: nobody is there any more to do it later.
+    pub(super) fn release(&mut self, pins: &Pins) {
+        if self.is_withdrawn
+            && let Err(error) = self.leave(pins)
+        {
+            warn!(%error, "the pair for clients on the node itself stays: `ip link del {NEAR}` removes it");
         }
-        if let Some((address, error)) = refused.first() {
-            let what = format!(
-                "the kernel refuses {} routes into the pair, such as to {address}: {error}",
-                refused.len()
-            );
-            problems.push(Problem::warning(
-                FIELD,
-                what,
-                "it is tried again with each change, and every ten seconds",
-            ));
-        }
-        Ok(problems)
     }
 
     fn leave(&mut self, pins: &Pins) -> Result<Vec<Problem>, NodeClientsError> {
         if leave(pins)? {
             info!("the pair for clients on the node itself is removed");
         }
-        (self.far, self.is_attached, self.is_left) = (None, false, true);
+        (self.far, self.is_attached, self.is_left, self.kept) = (None, false, true, None);
         Ok(Vec::new())
     }
 }
 
-/// Removes the pair with its routes, then what the pins have of it. Returns whether there was one. A pair that these pins know nothing
-/// of is another instance's.
-pub(crate) fn leave(pins: &Pins) -> Result<bool, NodeClientsError> {
-    let known = device(pins);
-    let mut is_removed = false;
-    if let Some(pair) = ours(pins, known)? {
-        pair::remove(pair)?;
-        attach::detach(pins, pair.far)?;
-        is_removed = true;
+fn no_forwarding(error: &io::Error) -> Problem {
+    let what = format!(
+        "the kernel does not forward on {FAR}, so nothing that clients on the node send reaches a backend: {error}"
+    );
+    let remedy = format!("`sysctl -w net.ipv4.conf.{FAR}.forwarding=1 net.ipv6.conf.{FAR}.forwarding=1`");
+    Problem::warning(FIELD, what, remedy)
+}
+
+/// Returns what there is to say of addresses to which other programs' routes lead, and of what the kernel refused.
+fn of_routes(blocked: &[IpAddr], refused: &Refused) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if !blocked.is_empty() {
+        let what = format!("clients on the node itself follow another program's route to {}", named(blocked));
+        let remedy = "remove that route from the main table, if it is not needed";
+        problems.push(Problem::warning(FIELD, what, remedy));
     }
-    if known.is_some() {
-        Table::<u32, u32>::open(pins.folder(), name::NODE_CLIENTS)?.put(&0, &0)?;
+    if let Some((address, error)) = refused.first() {
+        let what = format!(
+            "the kernel refuses {} routes into the pair, such as to {address}: {error}",
+            refused.len()
+        );
+        let remedy = "it is tried again with each change, and every ten seconds";
+        problems.push(Problem::warning(FIELD, what, remedy));
     }
-    Ok(is_removed)
-}
-
-/// Returns the pair, if it is that of these pins: the program at its end is pinned there, or the maps name it.
-fn ours(pins: &Pins, known: Option<u32>) -> Result<Option<Pair>, NodeClientsError> {
-    let linked = pins.linked_devices()?;
-    let found = match pair::find() {
-        // Another program's device.
-        Err(PairError::Taken(_)) => None,
-        found => found?,
-    };
-    Ok(found.filter(|pair| known == Some(pair.far) || linked.contains(&pair.far)))
-}
-
-/// Returns the device that the maps name. A release before this one made none of it.
-fn device(pins: &Pins) -> Option<u32> {
-    let table = Table::<u32, u32>::open(pins.folder(), name::NODE_CLIENTS).ok()?;
-    table.look_up(&0).ok().flatten().filter(|device| *device != 0)
-}
-
-/// Returns the addresses that routes lead into the pair, each with the source that the node's own sockets have by it. Left out are the
-/// node's own addresses, which no route reaches, and those of which each node leads to its own backends, if it has none: they are
-/// reached by the wire.
-fn wanted(
-    desired: &Desired,
-    leading: &BTreeMap<IpAddr, Leading>,
-    node: &Node,
-) -> BTreeMap<IpAddr, Option<IpAddr>> {
-    let vips = desired.listeners.iter().flat_map(|listener| &listener.addresses);
-    let leads = |vip: &&IpAddr| leading.get(vip).is_none_or(|leading| leading.here);
-    let vips: BTreeSet<IpAddr> = vips.filter(|vip| !node.own.contains(*vip)).filter(leads).copied().collect();
-    let sources = [true, false].map(|is_v4| source(node, is_v4));
-    let by_family = |vip: &IpAddr| if vip.is_ipv4() { sources[0] } else { sources[1] };
-    vips.into_iter().map(|vip| (vip, by_family(&vip))).collect()
-}
-
-/// Returns the node's address of a family, the same each time: of a device with a default route, if there is one, and the lowest.
-/// Others might be by chance an address that is only lent to the node.
-fn source(node: &Node, is_v4: bool) -> Option<IpAddr> {
-    let is_usable = |address: &IpAddr| match address {
-        IpAddr::V4(address) => is_v4 && !address.is_link_local() && !address.is_loopback(),
-        IpAddr::V6(address) => !is_v4 && !address.is_unicast_link_local() && !address.is_loopback(),
-    };
-    let usable = node.answered.iter().filter(|(_, address)| is_usable(address));
-    usable
-        .min_by_key(|(device, address)| (!node.defaults.contains(device), *device, *address))
-        .map(|(_, address)| *address)
+    problems
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DesiredListener, Protocol};
+    use crate::outputs::maps::node_routes::Left;
 
-    fn address(text: &str) -> IpAddr {
-        text.parse().unwrap()
+    fn at(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
     }
 
+    /// The resets of what was open come by them; a host that is cut off waits for nothing.
     #[test]
-    fn routes_lead_to_vips_that_are_not_the_nodes_own_and_are_served_here() {
-        let vips = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "2001:db8::1"].map(address);
-        let listener = |addresses: &[IpAddr]| DesiredListener {
-            name: "l".into(),
-            addresses: addresses.to_vec(),
-            port: 443,
-            protocol: Protocol::Tls,
-            route: None,
+    fn routes_stay_for_the_resets_of_their_connections_unless_they_cut_a_host_off() {
+        let ours = (1..=5).map(|last| (at(last), None)).collect();
+        let mut kept = Kept {
+            pair: Pair { near: 7, far: 8 },
+            routes: Routes { ours, others: [at(4)].into() },
+            network: Arc::default(),
+            foreign: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            problems: Vec::new(),
         };
-        let desired =
-            Desired { listeners: vec![listener(&vips), listener(&vips[..1])], ..Desired::default() };
-        let here = |here| Leading { here, ..Leading::default() };
-        let leading = [(vips[2], here(true)), (vips[3], here(false))].into();
-        let node =
-            Node { own: [vips[1]].into(), answered: [(2, address("192.0.2.7"))].into(), ..Node::default() };
-        let v4 = Some(address("192.0.2.7"));
-        assert_eq!(wanted(&desired, &leading, &node), [(vips[0], v4), (vips[2], v4), (vips[4], None)].into());
-    }
-
-    #[test]
-    fn the_source_is_an_address_of_the_default_routes_device() {
-        let at = |device, text| (device, address(text));
-        let answered = [
-            at(2, "169.254.0.1"),
-            at(2, "10.1.0.1"),
-            at(3, "10.0.0.9"),
-            at(3, "10.0.0.8"),
-            at(3, "fe80::1"),
-            at(2, "2001:db8::2"),
-        ];
-        let mut node = Node { answered: answered.into(), defaults: [3].into(), ..Node::default() };
-        assert_eq!(
-            [true, false].map(|v4| source(&node, v4)),
-            ["10.0.0.8", "2001:db8::2"].map(|text| Some(address(text)))
-        );
-        node.defaults.clear();
-        assert_eq!(source(&node, true), Some(address("10.1.0.1")));
-        node.answered.clear();
-        assert_eq!(source(&node, true), None);
+        let mut wanted = Wanted::default();
+        wanted.routes.insert(at(5), None);
+        wanted.left.insert(at(3), Left::ApiServer);
+        let begun = Instant::now();
+        let removed = |kept: &mut Kept, wanted: &Wanted, after: Duration| {
+            let mut changes = kept.routes.changes_to(&wanted.routes);
+            kept.let_linger(&mut changes, wanted, begun + after);
+            kept.routes.follow(changes.clone(), &Refused::new());
+            changes.remove
+        };
+        assert_eq!(removed(&mut kept, &wanted, Duration::ZERO), [at(3), at(4)].into());
+        // One that is wanted again, and then not, stays as long again.
+        wanted.routes.insert(at(2), None);
+        assert!(removed(&mut kept, &wanted, LINGER / 2).is_empty());
+        wanted.routes.remove(&at(2));
+        assert_eq!(removed(&mut kept, &wanted, LINGER), [at(1)].into());
+        assert_eq!(removed(&mut kept, &wanted, LINGER * 2), [at(2)].into());
+        assert!(removed(&mut kept, &wanted, LINGER * 2).is_empty() && kept.leaving.is_empty());
     }
 }

@@ -8,7 +8,7 @@ use super::egress::Egress;
 use crate::dataplane::load::{self, LoadError, Programs};
 use crate::dataplane::pin::{PinError, Pins};
 use crate::dataplane::swept::Swept;
-use crate::outputs::l2::ServedSender;
+use crate::outputs::l2::{Foreign, ServedSender};
 use crate::outputs::{Order, StartError};
 use crate::plan;
 
@@ -23,6 +23,8 @@ pub(crate) struct Options {
     pub is_strict: bool,
     /// Where to report what is served; `None`: nobody asks.
     pub served: Option<ServedSender>,
+    /// The addresses that other hosts have.
+    pub foreign: Foreign,
     /// Where to say what sweeps through all connections found.
     pub swept: Swept,
 }

@@ -170,8 +170,13 @@ impl Script {
         self.tell(Source::Claims, WatchEvent::Put(Box::new(entry)));
     }
 
-    /// The endpoints of a Service, 10.0.0.x on port 6443.
+    /// The endpoints of Service `ns/NAME`, 10.0.0.x on port 6443.
     pub(crate) fn put_endpoints(&self, service: &str, hosts: &[u8]) {
+        self.put_endpoints_of(ObjectName::new("ns", service), hosts);
+    }
+
+    /// The same of any Service.
+    pub(crate) fn put_endpoints_of(&self, service: ObjectName, hosts: &[u8]) {
         let endpoint = |host: &u8| Endpoint {
             port_name: "p".into(),
             address: [10, 0, 0, *host].into(),
@@ -180,7 +185,6 @@ impl Script {
             zones: Arc::new([]),
             node: None,
         };
-        let service = ObjectName::new("ns", service);
         let slice = Slice { service: service.clone(), endpoints: hosts.iter().map(endpoint).collect() };
         let entry = Entry { name: service, body: Body::Slice(slice), problems: Vec::new(), status: None };
         self.tell(Source::EndpointSlices, WatchEvent::Put(Box::new(entry)));
