@@ -99,8 +99,13 @@ fn the_binary_reads_what_the_chart_writes() {
 fn values_unsaid_are_the_binarys_own_defaults() {
     let (written, problems) = config::parse_chart(&file(&[]));
     assert!(problems.is_empty(), "{problems:?}");
-    assert_eq!(written.facts.settings, Settings::default());
     let (own, _) = config::parse_chart("{}");
+    assert_eq!(written.facts.settings, own.facts.settings);
+    assert_eq!(own.facts.settings, Settings { node_clients: true, ..Settings::default() });
+    for said in [true, false] {
+        let (read, _) = config::parse_chart(&file(&[&format!("--set=settings.nodeClients={said}")]));
+        assert_eq!(read.facts.settings.node_clients, said);
+    }
     assert_eq!(written.policy.probe, own.policy.probe);
     assert_eq!(written.policy.panic_percent, own.policy.panic_percent);
 }

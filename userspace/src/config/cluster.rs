@@ -8,7 +8,7 @@ use super::value::{self, Wrong, wrong};
 use crate::model::cluster::{AddressRange, ClassPolicy, Policy, PoolPolicy, ProbeKind, ProbeSpec};
 use crate::model::pool::InvalidRange;
 use crate::model::service::OWN_CLASS;
-use crate::model::{Facts, Opaques, Problem};
+use crate::model::{Facts, Opaques, Problem, Settings};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -150,7 +150,10 @@ const SAVED_MAX_AGES: std::ops::RangeInclusive<Duration> =
 /// Checks the whole file.
 pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile {
     let mut check = Check { problems };
-    let mut settings = check.settings(raw.settings.unwrap_or_default());
+    let said = raw.settings.unwrap_or_default();
+    // A Service's address with `ipMode: Proxy` is for us alone to serve, to pods of the node that has it, too.
+    let serves_node = said.node_clients.unwrap_or(true);
+    let mut settings = Settings { node_clients: serves_node, ..check.settings(said) };
     if settings.l2.take().is_some() {
         let what = "is for `vestibule run`: in a cluster, every node would answer for every address";
         check.problems.push(Problem::error("settings.l2.enabled", what, "remove it").value(true));
@@ -437,7 +440,7 @@ savedState:
         assert_eq!(policy.probe_defaults.kind, ProbeKind::Tls);
         assert_eq!(policy.probe_defaults.timeout_ms, 500);
         assert_eq!(file.devices, [Arc::from("eth0")]);
-        assert_eq!(file.facts.settings, crate::model::Settings::default());
+        assert_eq!(file.facts.settings, Settings { node_clients: true, ..Settings::default() });
         let (enabled, _) = parse_chart(&FILE.replace("enabled: false", "enabled: true"));
         assert_eq!(enabled.policy.probe, Some(enabled.policy.probe_defaults));
     }

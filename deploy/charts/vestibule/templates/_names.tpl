@@ -86,8 +86,8 @@ settings:
   {{- with .Values.settings.xdpDevices }}
   xdpDevices: {{ toJson . }}
   {{- end }}
-  {{- if .Values.settings.nodeClients }}
-  nodeClients: true
+  {{- if eq (toString .Values.settings.nodeClients) "false" }}
+  nodeClients: false
   {{- end }}
 probe:
   enabled: {{ .Values.probe.enabled }}
