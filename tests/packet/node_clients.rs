@@ -159,21 +159,6 @@ fn errors_about_what_went_to_a_backend_reach_the_client_by_the_pair() {
     }
 }
 
-/// A sender that takes an address of the node for its source gets nothing, and opens nothing.
-#[test]
-fn the_nodes_own_addresses_are_no_clients_of_other_devices() {
-    tests::skip_without_root!();
-    for mut programs in [by_pair(ready()), by_pair(tcp(Sizes::default(), 1))] {
-        for family in FAMILIES {
-            for port in [own(family).syn().to.port(), 9] {
-                let syn = own(family).to_port(port).syn().bytes();
-                let outcome = programs.ingress(Device::Backend, &syn);
-                crate::check::assert_dropped(&outcome, Reason::EmitNoRoute);
-            }
-        }
-    }
-}
-
 /// The node's stack would route it into the pair again.
 #[test]
 fn what_is_not_ours_is_not_handed_back_to_the_nodes_stack() {
