@@ -181,3 +181,18 @@ fn what_is_not_ours_is_not_handed_back_to_the_nodes_stack() {
         assert_handed_on(&programs.ingress(Device::Backend, &frame), &frame, Reason::NotOurs);
     }
 }
+
+/// A sender that takes an address of the node for its source gets nothing.
+#[test]
+fn the_nodes_own_addresses_are_no_clients_of_other_devices() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let pair = programs.world.ifindex(Device::Backend);
+    programs.set(name::NODE_CLIENTS, 0, pair);
+    for family in FAMILIES {
+        for dial in [own(family), own(family).to_port(9)] {
+            let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+            crate::check::assert_dropped(&outcome, Reason::EmitNoRoute);
+        }
+    }
+}

@@ -254,14 +254,15 @@ fn no_route_leads_to_an_address_over_which_another_route_leads() {
         let route = format!("{away} via {vip} dev {CLIENT_DEVICE} onlink");
         // The kernel takes no IPv6 router that another device leads to.
         node.ip(&format!("route del {vip} dev {NEAR}\nroute add {route}\n")).unwrap();
-        assert!(eventually(Duration::from_secs(1), || leads_to(&scene, &[other])), "{:?}", routes(&scene));
         let why = format!("are not led to {vip}: it is the next hop of a route of this node");
-        assert!(scene.daemon.log().contains(&why), "{}", scene.daemon.log());
+        let is_told = || scene.daemon.log().contains(&why);
+        assert!(eventually(Duration::from_secs(5), is_told), "{}", scene.daemon.log());
+        assert!(leads_to(&scene, &[other]), "{:?}", routes(&scene));
         let mut doctor = scene.daemon.command(node).unwrap();
         let told = String::from_utf8(doctor.arg("doctor").output().unwrap().stdout).unwrap();
         assert!(told.contains(&format!("none to {vip}: a route leads over it")), "{told}");
         node.ip(&format!("route del {route}\n")).unwrap();
-        assert!(eventually(Duration::from_secs(1), || leads_to(&scene, &[v4, v6])), "{:?}", routes(&scene));
+        assert!(eventually(Duration::from_secs(5), || leads_to(&scene, &[v4, v6])), "{:?}", routes(&scene));
     }
 }
 

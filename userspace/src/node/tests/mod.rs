@@ -9,6 +9,8 @@ mod file;
 /// Changes in the cluster.
 mod chart;
 mod cluster;
+/// The addresses of API servers.
+mod api_servers;
 /// What cannot be written or followed.
 mod stale;
 /// What is served though no Claims are known.
