@@ -173,7 +173,7 @@ fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
         object(&objects, "ConfigMap", "vestibule")["data"]["vestibule.yaml"].as_str().unwrap().to_owned()
     };
     let without = file(&[]);
-    for unknown in ["l2", "agentGraceSeconds", "xdpDevices", "rebalance", "onIsolation"] {
+    for unknown in ["l2", "agentGraceSeconds", "xdpDevices", "rebalance", "onIsolation", "nodeClients"] {
         assert!(!without.contains(unknown), "{without}");
     }
     let with = file(&[
