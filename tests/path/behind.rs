@@ -252,7 +252,7 @@ fn the_daemon_ends_flows_that_it_finds_by_their_keys_before_it_walks_over_half_a
         written.copy(&number.to_string(), &of, source_port(first + number));
     }
     // A walk, which counts them.
-    std::thread::sleep(Duration::from_secs(15));
+    thread::sleep(Duration::from_secs(15));
     config.route_mut(tenant_name(0)).backends.retain(|backend| backend.address.is_ipv6());
     scene.daemon.reload(&config).unwrap();
     ended.assert_reset(Duration::from_secs(5));

@@ -209,7 +209,7 @@ fn listed(announced: &OnDevices) -> (Vec<NodeAnnounced>, i64) {
         on.addresses = some(addresses, &mut room, ANNOUNCED_BYTES_MAX);
         left -= on.addresses.len();
         let is_empty = on.addresses.is_empty() && on.conflicts.is_empty() && on.unheard.is_empty();
-        devices.extend(Some(on).filter(|_| !is_empty));
+        devices.extend((!is_empty).then_some(on));
     }
     let listed: usize = devices.iter().map(|on| on.addresses.len()).sum();
     (devices, i64::try_from(all - listed).unwrap_or(i64::MAX))

@@ -14,13 +14,14 @@ use tracing::{debug, info};
 
 use super::candidates::{Candidates, candidates, limit, node_id, spare};
 use super::kernel::Kernel;
+use super::left::Stamps;
 use super::ownership::{Rules, Standing};
 use super::picture::Page;
 use super::readers::Readers;
 use super::schedule::Schedule;
 use super::shown::{Scene, Survey};
 use super::speaker::{Keys, Step};
-use super::speakers::{Allowed, Bids, Speakers, Stamps, Steps};
+use super::speakers::{Allowed, Bids, Speakers, Steps};
 use super::task::{Received, Task};
 use super::wanted::{OnDevice, alone, announced, dialled};
 use crate::dataplane::pin::Pins;
@@ -348,19 +349,6 @@ impl Announcements {
                 Ok(())
             }
         }
-    }
-
-    /// Returns the addresses that other hosts have on a segment, each with the link address of its host.
-    pub(super) fn foreign(&self) -> BTreeMap<OnDevice, [u8; 6]> {
-        let both = self.speakers.as_ref().zip(self.kernel.as_ref());
-        let standings = both.into_iter().flat_map(|((speakers, _), kernel)| {
-            kernel.announced().keys().map(|on_device| (*on_device, speakers.standing(on_device)))
-        });
-        let found = standings.filter_map(|(on_device, standing)| match standing {
-            Some(Standing::Conflict { link }) => Some((on_device, link)),
-            _ => None,
-        });
-        found.collect()
     }
 
     /// Returns what keeps addresses from being announced that no further try changes: other hosts that have them, and too many candidates.

@@ -44,10 +44,22 @@ pub(super) struct Announcer {
     problems: (Vec<Problem>, Instant),
     /// [`Announcements::changes`] and what the node announces, as reported last; `None`: not yet.
     said: Option<(u64, OnDevices)>,
-    /// What was found at the last look at everything, and where scrapes find what was counted.
-    survey: (Survey, Segments),
-    /// Where it says which addresses other hosts have.
+    seen: Seen,
+}
+
+/// What was found at the last look at everything, and where others read of it.
+struct Seen {
+    survey: Survey,
+    counts: Segments,
     foreign: Foreign,
+}
+
+impl Seen {
+    fn set(&mut self, mut survey: Survey) {
+        self.counts.set(std::mem::take(&mut survey.counts));
+        self.foreign.set(survey.foreign());
+        self.survey = survey;
+    }
 }
 
 impl Announcer {
@@ -57,7 +69,7 @@ impl Announcer {
         node: Option<Arc<str>>,
         (sender, tasks): (Sender<Task>, Receiver<Task>),
         words: UnboundedSender<Word>,
-        counts: Segments,
+        (counts, foreign): (Segments, Foreign),
     ) -> Self {
         Self {
             tasks,
@@ -71,14 +83,8 @@ impl Announcer {
             failed: None,
             problems: (Vec::new(), Instant::now()),
             said: None,
-            survey: (Survey::default(), counts),
-            foreign: Foreign::default(),
+            seen: Seen { survey: Survey::default(), counts, foreign },
         }
-    }
-
-    /// Has it say there which addresses other hosts have.
-    pub(super) fn report_to(&mut self, foreign: Foreign) {
-        self.foreign = foreign;
     }
 
     /// Serves until it is to end.
@@ -134,9 +140,8 @@ impl Announcer {
                 self.target = Target::default();
                 self.problems.0.clear();
                 self.announcements.leave(Instant::now());
-                self.foreign.set(&self.announcements.foreign());
-                (self.said, self.survey.0) = (None, Survey::default());
-                self.survey.1.set(Vec::new());
+                self.said = None;
+                self.seen.set(Survey::default());
                 self.say(Word::Released);
             }
             Task::End => {}
@@ -191,12 +196,9 @@ impl Announcer {
             Err(error) => self.note(Some(error.to_string())),
         };
         if now.duration_since(self.problems.1) >= AGAIN {
-            let mut survey = self.announcements.survey(&self.target, now);
-            self.survey.1.set(std::mem::take(&mut survey.counts));
-            let problems = self.announcements.problems(&survey, &self.target.network);
-            self.survey.0 = survey;
+            self.seen.set(self.announcements.survey(&self.target, now));
+            let problems = self.announcements.problems(&self.seen.survey, &self.target.network);
             is_news |= problems != self.problems.0;
-            self.foreign.set(&self.announcements.foreign());
             self.problems = (problems, now);
             self.say_announced(true);
         }
@@ -251,13 +253,14 @@ impl Announcer {
         let is_same = |(number, said): &(u64, OnDevices)| {
             let is_quiet = |on: &OnSegment| on.conflicts.is_empty() && on.unheard.is_empty();
             // Walking through all addresses each second is not needed for what changes rarely.
-            let is_surveyed_same = !is_surveyed || (self.survey.0.is_quiet() && said.values().all(is_quiet));
+            let is_surveyed_same =
+                !is_surveyed || (self.seen.survey.is_quiet() && said.values().all(is_quiet));
             *number == changes && is_surveyed_same
         };
         if before.is_some_and(is_same) {
             return;
         }
-        let now = self.announcements.on_devices(&self.survey.0, &self.target.network);
+        let now = self.announcements.on_devices(&self.seen.survey, &self.target.network);
         if self.said.as_ref().is_none_or(|(_, before)| *before != now) {
             self.say(Word::Announces(now.clone()));
         }
@@ -288,7 +291,16 @@ mod tests {
     fn announcer() -> (Announcer, UnboundedReceiver<Word>) {
         let (words, said) = unbounded_channel();
         let counts = Segments::default();
-        (Announcer::new(Pins::new(Path::new("/nowhere")), None, mpsc::channel(), words, counts), said)
+        (
+            Announcer::new(
+                Pins::new(Path::new("/nowhere")),
+                None,
+                mpsc::channel(),
+                words,
+                (counts, Foreign::default()),
+            ),
+            said,
+        )
     }
 
     fn order(number: u64, desired: &Arc<Desired>) -> Task {

@@ -4,18 +4,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::wanted::OnDevice;
-
 /// The link address of the host that has each of these addresses, shared by both outputs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Foreign(Arc<Mutex<BTreeMap<IpAddr, [u8; 6]>>>);
 
 impl Foreign {
     /// Replaces them.
-    pub(super) fn set(&self, found: &BTreeMap<OnDevice, [u8; 6]>) {
+    pub(super) fn set(&self, found: BTreeMap<IpAddr, [u8; 6]>) {
         // Nobody panics with it in hand.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = found.iter().map(|((_, address), link)| (*address, *link)).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
     /// Returns those of now.

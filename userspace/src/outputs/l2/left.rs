@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::maps::segment::Segment as Entry;
+use tracing::debug;
+
+use crate::dataplane::table::Table;
 
 /// Interval between two stamps.
 const EVERY: Duration = Duration::from_millis(100);
@@ -59,6 +62,40 @@ impl Left {
             *entry = Entry { stamp_ns: now_ns, ..there };
             segments.write(*device, entry)
         });
+    }
+}
+
+/// [`Left`], and the map where it stamps.
+pub(super) struct Stamps {
+    left: Left,
+    segments: Table<u32, Entry>,
+}
+
+impl Stamps {
+    /// These were just written there.
+    pub(super) fn new(last: BTreeMap<u32, Entry>, segments: Table<u32, Entry>, now: Instant) -> Self {
+        Self { left: Left::new(last, now), segments }
+    }
+
+    /// When [`Self::turn`] is to be called; `None`: nothing is left to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.left.due()
+    }
+
+    /// Stamps if it is time, which is `now_ns` by the clock of the programs.
+    pub(super) fn turn(&mut self, now: Instant, now_ns: u64) {
+        self.left.turn(now, now_ns, &self.segments);
+    }
+}
+
+impl Segments for Table<u32, Entry> {
+    fn read(&self, device: u32) -> Option<Entry> {
+        self.look_up(&device).ok().flatten()
+    }
+
+    fn write(&self, device: u32, entry: &Entry) -> bool {
+        let outcome = self.put(&device, entry);
+        outcome.inspect_err(|error| debug!(%error, device, "not stamped")).is_ok()
     }
 }
 

@@ -84,8 +84,8 @@ impl L2Output {
         let (tasks, received) = mpsc::channel();
         let (words, said) = unbounded_channel();
         let foreign = Foreign::default();
-        let mut announcer = Announcer::new(pins, node, (tasks.clone(), received), words, counts);
-        announcer.report_to(foreign.clone());
+        let seen = (counts, foreign.clone());
+        let announcer = Announcer::new(pins, node, (tasks.clone(), received), words, seen);
         thread::Builder::new().name("l2".into()).spawn(move || announcer.serve())?;
         Ok(Self { tasks, words: said, foreign })
     }

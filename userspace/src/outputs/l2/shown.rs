@@ -166,6 +166,12 @@ impl Survey {
         })
     }
 
+    /// Returns the addresses that other hosts have, so that this node does not announce them, each with the link address of its host.
+    pub(super) fn foreign(&self) -> BTreeMap<IpAddr, [u8; 6]> {
+        let elsewhere = self.conflicts.iter().filter(|(_, _, is_here)| !is_here);
+        elsewhere.map(|((_, address), link, _)| (*address, *link)).collect()
+    }
+
     /// Whether it found nothing to name.
     pub(super) fn is_quiet(&self) -> bool {
         self.conflicts.is_empty() && self.unheard.is_empty()

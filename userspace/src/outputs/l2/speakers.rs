@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use super::candidates::Candidates;
 use super::kernel::key;
-use super::left::{Left, Segments};
+use super::left::Stamps;
 use super::ownership::{Known, Member, NodeId, Rules, Segment, Standing};
 use super::previous::PreviousOwners;
 use super::speaker::{Keys, Speaker, Step};
@@ -214,7 +214,7 @@ impl Speakers {
                 Err(error) => debug!(%error, device, "not stamped"),
             }
         }
-        Stamps { left: Left::new(last, now), segments: self.maps.segments }
+        Stamps::new(last, self.maps.segments, now)
     }
 
     /// Whether it is known on every segment what others took over while no agent was here.
@@ -361,35 +361,6 @@ impl Speakers {
     /// Returns `OWNER_*` of an address on a device.
     pub(super) fn owner(&self, (device, address): &OnDevice) -> u16 {
         self.on.get(device).map_or(OWNER_ELSEWHERE, |speaker| speaker.owner(address))
-    }
-}
-
-/// [`Left`], and the map where it stamps.
-pub(super) struct Stamps {
-    left: Left,
-    segments: Table<u32, Entry>,
-}
-
-impl Stamps {
-    /// When [`Self::turn`] is to be called; `None`: nothing is left to do.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.left.due()
-    }
-
-    /// Stamps if it is time, which is `now_ns` by the clock of the programs.
-    pub(super) fn turn(&mut self, now: Instant, now_ns: u64) {
-        self.left.turn(now, now_ns, &self.segments);
-    }
-}
-
-impl Segments for Table<u32, Entry> {
-    fn read(&self, device: u32) -> Option<Entry> {
-        self.look_up(&device).ok().flatten()
-    }
-
-    fn write(&self, device: u32, entry: &Entry) -> bool {
-        let outcome = self.put(&device, entry);
-        outcome.inspect_err(|error| debug!(%error, device, "not stamped")).is_ok()
     }
 }
 
