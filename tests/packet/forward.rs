@@ -170,14 +170,22 @@ fn windows_are_told_in_the_scale_each_side_knows() {
 fn padding_travels_with_the_packet_and_counts_for_nothing() {
     tests::skip_without_root!();
     let mut programs = ready();
-    for family in FAMILIES {
-        let open = open(&mut programs, family);
-        let segment = open.client_segment(HELLO, 0);
-        let padded = |segment: &Segment| [segment.bytes(), vec![0; 6]].concat();
-        let outcome = programs.ingress(Device::Client, &padded(&segment));
-        assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
-        assert_bytes(&outcome.packet, &padded(&open.at_backend(&segment)));
-        assert_eq!(open.flow(&programs).client.sent.next, behind(ISN, HELLO));
+    // Ethernet itself pads what has no options in IPv4, to 60 bytes.
+    for (port, offer) in [(40_000, Offer::linux(1460, 9)), (40_001, Offer::plain(1460))] {
+        for family in FAMILIES {
+            let open = open_with(&mut programs, dial(family).port(port).offer(offer), offer);
+            open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO));
+            let padded = |segment: &Segment| [segment.bytes(), vec![0; 6]].concat();
+            let mut pass = |segment: &Segment, reason| {
+                let outcome = programs.ingress(Device::Client, &padded(segment));
+                assert_eq!(outcome.counted, [(reason, 1)]);
+                assert_bytes(&outcome.packet, &padded(&open.at_backend(segment)));
+                open.flow(&programs).client.sent.next
+            };
+            let segment = open.client_segment(HELLO, 0);
+            assert_eq!(pass(&segment, Reason::ForwardBackend), behind(ISN, HELLO));
+            pass(&segment.rst(), Reason::ForwardReset);
+        }
     }
 }
 

@@ -212,9 +212,10 @@ pub(crate) fn tcp(packet: impl Packet, s: &mut Received) -> Result<(), Exit> {
     }
     let h = &s.headers;
     let tcp_bytes = u32::from(h.bytes[TCP_AT + 12] >> 4) * 4;
-    // The IP length separates payload from padding; 0 means "as long as the packet" (RFC 2675, BIG TCP).
-    let told = if v4 { u32::from(h.be16(Headers::V4 + 2)) } else { u32::from(h.be16(Headers::V6 + 4)) + 40 };
-    let end = if told == 0 || told == 40 { present } else { told + ETH_BYTES };
+    // The IP length separates payload from padding; 0 in its field means "as long as the packet" (RFC 2675, BIG TCP).
+    let told = u32::from(h.be16(if v4 { Headers::V4 + 2 } else { Headers::V6 + 4 }));
+    let before = if v4 { ETH_BYTES } else { V6_BYTES };
+    let end = if told == 0 { present } else { told + before };
     if end > present {
         return Err(Exit::drop(Reason::ParseTruncated));
     }
