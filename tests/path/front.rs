@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use tests::addresses::{FAMILIES, server_name};
-use tests::config::Config;
-use tests::live_frames::Every;
-use tests::net::Namespace;
-use tests::pinned::{detach_link, pinned_program, pinned_xdp_link};
+use tests::config::{Config, L2};
+use tests::daemon::Daemon;
+use tests::live_frames::{Every, attach_by_netlink};
+use tests::net::{Namespace, Pins};
+use tests::pinned::{detach_link, pinned_program, pinned_xdp_link, xdp_in_driver, xdp_on, xdp_pin};
 use tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
 
 use crate::open::Open;
@@ -38,8 +38,7 @@ fn scene() -> (Scene, Every) {
 }
 
 fn pin(scene: &Scene) -> PathBuf {
-    let index = scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap();
-    scene.daemon.pins().join(format!("links/xdp-{index}"))
+    xdp_pin(scene.daemon.pins(), scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap())
 }
 
 /// Returns the XDP program on the device towards the client, as rtnetlink reports it: 1 is the driver's mode.
@@ -49,18 +48,19 @@ fn attached(lab: &Lab) -> Option<(u64, u64)> {
 
 /// The same of the device of that name in any namespace.
 fn on_device(namespace: &Namespace) -> Option<(u64, u64)> {
-    let output = namespace.command("ip").args(["-j", "link", "show", CLIENT_DEVICE]).output().unwrap();
-    let links: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let xdp = links[0].get("xdp")?;
-    Some((xdp["mode"].as_u64()?, xdp["prog"]["id"].as_u64()?))
+    xdp_on(namespace, CLIENT_DEVICE).unwrap()
 }
 
 /// Asserts that our program is on the device, by a link and in the driver; returns the IDs of link and program.
 #[track_caller]
 fn assert_attached(scene: &Scene) -> (u32, u32) {
-    let (link, program) = pinned_xdp_link(&pin(scene)).unwrap();
-    assert_eq!(attached(&scene.lab), Some((1, u64::from(program))));
-    (link, program)
+    assert_on(&scene.daemon, &scene.lab)
+}
+
+/// The same of a daemon and its lab.
+#[track_caller]
+fn assert_on(daemon: &Daemon, lab: &Lab) -> (u32, u32) {
+    xdp_in_driver(daemon.pins(), &lab.balancer, CLIENT_DEVICE).unwrap()
 }
 
 fn count(moved: &BTreeMap<String, u64>, reason: &str) -> u64 {
@@ -131,9 +131,9 @@ fn xdp_answers_and_tcx_goes_on() {
 fn nothing_is_lost_while_it_comes_and_goes() {
     tests::skip_without_root!();
     let (scene, _peer) = scene();
-    let index = scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap();
     under_traffic(scene, |daemon, lab, traffic| {
         for _ in 0..3 {
+            assert_on(daemon, lab);
             traffic.assert_goes_on("with XDP");
             daemon.end(Signal::SIGKILL).unwrap();
             traffic.assert_goes_on("without the daemon");
@@ -143,7 +143,7 @@ fn nothing_is_lost_while_it_comes_and_goes() {
             assert_eq!(attached(lab), None);
             traffic.assert_goes_on("without XDP");
             daemon.reload(&config(&[CLIENT_DEVICE])).unwrap();
-            pinned_xdp_link(&daemon.pins().join(format!("links/xdp-{index}"))).unwrap();
+            assert_on(daemon, lab);
         }
         assert!(count(&daemon.reasons().unwrap(), "XdpAnswered") > 0);
     });
@@ -156,8 +156,13 @@ fn what_another_program_detached_is_attached_again() {
     let (scene, _peer) = scene();
     let (before, _) = assert_attached(&scene);
     detach_link(&pin(&scene)).unwrap();
+    // Who connects meanwhile is served by TCX.
+    let connect = || FAMILIES.map(|family| Open::by_name(&scene, family, &server_name(0)).assert_alive());
     // Not by the link that was detached, which is on no device any more.
-    let is_another = || pinned_xdp_link(&pin(&scene)).is_ok_and(|(link, _)| link != before);
+    let is_another = || {
+        connect();
+        pinned_xdp_link(&pin(&scene)).is_ok_and(|(link, _)| link != before)
+    };
     assert!(eventually(Duration::from_secs(60), is_another), "{}", scene.daemon.log());
     assert_attached(&scene);
     assert!(scene.daemon.log().contains("XDP was detached by another program"), "{}", scene.daemon.log());
@@ -293,6 +298,7 @@ fn changes(scene: &Scene) -> String {
 fn filters_that_do_not_see_what_xdp_answers_are_noted() {
     tests::skip_without_root!();
     let (scene, _peer) = scene();
+    assert_attached(&scene);
     let add = |arguments: &[&str]| {
         let mut command = scene.lab.balancer.command("tc");
         let output = command.args(arguments).output().unwrap();
@@ -312,6 +318,7 @@ fn filters_that_do_not_see_what_xdp_answers_are_noted() {
     // On veth the other end leaves tags beside the frame.
     assert!(changes(&scene).contains("a frame of any VLAN looks untagged to it"), "{}", changes(&scene));
     assert!(remedy("with XDP").contains("txvlan off"), "{}", remedy("with XDP"));
+    assert_attached(&scene);
     scene.daemon.reload(&config(&[])).unwrap();
     assert_eq!(remedy("tc/egress"), "runs behind TCX programs");
     assert!(changes(&scene).contains("1 programs or filters of others do not see what it answers"));
@@ -336,6 +343,61 @@ fn a_foreign_program_stays_and_is_named() {
     let doctor = doctor.arg("doctor").output().unwrap();
     let text = String::from_utf8_lossy(&doctor.stdout);
     assert!(text.contains(&format!("#{program} front")), "{text}");
+}
+
+/// Asserts that the daemon found another's program of this name on the device, leaves it there, and serves without XDP.
+#[track_caller]
+fn assert_left_alone(scene: &Scene, name: &str, there: (u64, u64)) {
+    assert_eq!((attached(&scene.lab), pin(scene).exists()), (Some(there), false));
+    let (_, program) = there;
+    let why = format!(
+        "XDP is not used on it: the XDP program {name} (#{program}) is attached to it (value \"{CLIENT_DEVICE}\")"
+    );
+    assert!(scene.daemon.log().contains(&why), "{}", scene.daemon.log());
+    let found = doctor(scene, "xdp").map(|[_, found, _]| found).expect("a program is there");
+    assert!(found.contains(&format!("#{program} {name}")), "{found}");
+    assert_answered(scene, false);
+    assert_eq!(attached(&scene.lab), Some(there));
+}
+
+/// By a link, or by netlink as `ip` attaches it.
+#[test]
+fn a_program_that_was_there_first_stays_however_it_is_attached() {
+    tests::skip_without_root!();
+    let lab = Lab::with(&Options { offloads: false, servers: false, ..Options::default() }).unwrap();
+    let echoes = lab.echo_servers(ECHO_PORT).unwrap();
+    let linked = Every::passes_as(&lab.balancer, CLIENT_DEVICE, "firewall").unwrap();
+    let there = attached(&lab).unwrap();
+    let daemon = lab.vestibule(&config(&[CLIENT_DEVICE])).unwrap();
+    let mut scene = Scene { daemon, echoes, lab };
+    assert_left_alone(&scene, "firewall", there);
+    scene.daemon.end(Signal::SIGTERM).unwrap();
+    drop(linked);
+    let pins = Pins::new().unwrap();
+    attach_by_netlink(&scene.lab.balancer, CLIENT_DEVICE, "sampler", pins.path()).unwrap();
+    let there = attached(&scene.lab).unwrap();
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    assert_left_alone(&scene, "sampler", there);
+    // Its owner removes it, and the kernel reports that.
+    scene.lab.balancer.ip(&format!("link set dev {CLIENT_DEVICE} xdpdrv off\n")).unwrap();
+    let is_ours = || xdp_in_driver(scene.daemon.pins(), &scene.lab.balancer, CLIENT_DEVICE).is_ok();
+    assert!(eventually(Duration::from_secs(90), is_ours), "{}", scene.daemon.log());
+}
+
+/// An announced address draws what XDP is there for.
+#[test]
+fn at_a_start_it_is_attached_before_addresses_are_announced() {
+    tests::skip_without_root!();
+    let mut config = config(&[CLIENT_DEVICE]);
+    config.settings.l2 = Some(L2 { enabled: true });
+    let scene = Scene::echo_with(&Options { offloads: false, ..Options::default() }, &config);
+    assert_attached(&scene);
+    let announced = "addresses announced by ARP and neighbour discovery";
+    let is_announced = || scene.daemon.log().contains(announced);
+    assert!(eventually(Duration::from_secs(10), is_announced), "{}", scene.daemon.log());
+    let log = scene.daemon.log();
+    let [first, second] = ["XDP attached", announced].map(|said| log.find(said));
+    assert!(first.is_some() && first < second, "{log}");
 }
 
 /// Asserts that XDP goes from the device when `command` was carried out, is back after `undo`, and that the log says why.

@@ -1,4 +1,4 @@
-//! The mark of a run that uses the programs' working memory (`SCRATCH`), as another packet on the same CPU leaves it.
+//! The mark of a run that uses the programs' working memory (`SCRATCH`, or `FRONT`), as another packet on the same CPU leaves it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -13,9 +13,17 @@ use crate::schedule::{Element, MAP_LOOKUP_ELEM, MAP_UPDATE_ELEM, bpf};
 impl Programs {
     /// Sets or clears the mark on every CPU.
     pub fn set_busy(&mut self, busy: bool) {
-        let bytes =
-            self.maps().iter().find(|map| map.name == name::SCRATCH).expect("it is there").value_bytes;
-        set(self.map_fd(name::SCRATCH), bytes, busy).expect("the map takes its elements");
+        self.set_busy_in(name::SCRATCH, busy);
+    }
+
+    /// The same for the working memory of XDP (`FRONT`).
+    pub fn set_front_busy(&mut self, busy: bool) {
+        self.set_busy_in(name::FRONT, busy);
+    }
+
+    fn set_busy_in(&mut self, memory: &str, busy: bool) {
+        let bytes = self.maps().iter().find(|map| map.name == memory).expect("it is there").value_bytes;
+        set(self.map_fd(memory), bytes, busy).expect("the map takes its elements");
     }
 }
 

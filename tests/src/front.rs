@@ -1,9 +1,10 @@
 //! XDP in front of TCX: run on single frames, and on a device of the small network.
 
 use anyhow::{Context, Result, ensure};
-use aya::programs::links::FdLink;
+use aya::programs::links::{FdLink, LinkType};
 use aya::programs::{Xdp, XdpMode};
 
+use crate::pinned::xdp_on;
 use crate::program::{Outcome, Programs};
 use crate::world::Device;
 
@@ -33,11 +34,14 @@ impl Programs {
             // The library falls back to netlink silently.
             program.take_link(link)?.try_into().context("front has no link")
         })?;
-        let shown =
-            world.node.command("ip").args(["-j", "link", "show", "dev", Device::Client.name()]).output()?;
-        let shown: serde_json::Value =
-            serde_json::from_slice(&shown.stdout).context("reading `ip`'s answer")?;
-        ensure!(shown[0]["xdp"]["mode"] == 1, "front is not in the driver: {}", shown[0]["xdp"]);
+        let info = link.info().context("asking the kernel for the link")?;
+        let kind = info.link_type().context("the link's type")?;
+        ensure!(kind == LinkType::Xdp, "front is attached by a link of type {kind:?}");
+        let shown = xdp_on(&world.node, Device::Client.name())?;
+        ensure!(
+            shown == Some((1, u64::from(info.program_id()))),
+            "the device shows {shown:?} as (mode, program), and not front in the driver"
+        );
         self.front = Some(link);
         Ok(())
     }

@@ -1,7 +1,10 @@
 //! Frames sent as fast as the kernel can: an XDP program, run by BPF_PROG_TEST_RUN with live frames, writes the frame and sends it out
 //! of a device. And a program that drops whatever a device receives.
 
+use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
@@ -11,6 +14,7 @@ use crate::test_run::Arguments;
 
 /// include/uapi/linux/bpf.h
 const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_OBJ_PIN: libc::c_int = 6;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
 const BPF_LINK_CREATE: libc::c_int = 28;
 const PROG_TYPE_XDP: u32 = 6;
@@ -30,6 +34,19 @@ struct Load {
     instructions: u32,
     code: u64,
     license: u64,
+    /// Level, size and address of the verifier's log, the kernel's version, flags: none.
+    rest: [u32; 6],
+    name: [u8; NAME_BYTES],
+}
+
+/// Bytes of a program's name, with a zero behind it.
+const NAME_BYTES: usize = 16;
+
+#[repr(C)]
+struct Pin {
+    path: u64,
+    object: u32,
+    flags: u32,
 }
 
 /// An instruction: operation, registers (destination in the lower half), offset, number.
@@ -41,12 +58,18 @@ fn returning(verdict: i32) -> [u64; 2] {
     [instruction(0xb7, 0, 0, verdict), instruction(0x95, 0, 0, 0)]
 }
 
-fn load(code: &[u64]) -> Result<OwnedFd> {
+/// Loads a program; without a name, if it is empty.
+fn load(code: &[u64], name: &str) -> Result<OwnedFd> {
+    ensure!(name.len() < NAME_BYTES, "{name} is longer than a program's name");
+    let mut named = [0; NAME_BYTES];
+    named[..name.len()].copy_from_slice(name.as_bytes());
     let load = Load {
         kind: PROG_TYPE_XDP,
         instructions: code.len() as u32,
         code: code.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
+        rest: [0; 6],
+        name: named,
     };
     owned(BPF_PROG_LOAD, &load).context("loading an XDP program")
 }
@@ -60,23 +83,43 @@ pub struct Every {
 impl Every {
     /// Passes every frame. A veth takes frames that XDP at its other end sends back only if it has a program itself.
     pub fn passes(namespace: &Namespace, device: &str) -> Result<Self> {
-        Self::on(namespace, device, XDP_PASS)
+        Self::passes_as(namespace, device, "")
+    }
+
+    /// The same by a program of this name.
+    pub fn passes_as(namespace: &Namespace, device: &str, name: &str) -> Result<Self> {
+        Self::on(namespace, device, XDP_PASS, name)
     }
 
     /// Drops every frame.
     pub fn drops(namespace: &Namespace, device: &str) -> Result<Self> {
-        Self::on(namespace, device, XDP_DROP)
+        Self::on(namespace, device, XDP_DROP, "")
     }
 
-    fn on(namespace: &Namespace, device: &str, verdict: i32) -> Result<Self> {
+    fn on(namespace: &Namespace, device: &str, verdict: i32, name: &str) -> Result<Self> {
         let index = namespace.ifindex(device)?;
         namespace.run(|| {
-            let program = load(&returning(verdict))?;
+            let program = load(&returning(verdict), name)?;
             let create = [program.as_raw_fd() as u32, index, ATTACH_XDP, DRIVER_MODE];
             let link = owned(BPF_LINK_CREATE, &create);
             Ok(Self { _link: link.with_context(|| format!("attaching a program to {device}"))? })
         })
     }
+}
+
+/// Attaches a program of this name that passes every frame as `ip` does, by netlink: it stays until it is removed. `pin` is where `ip`
+/// finds it, in the BPF file system, and nothing is left there.
+pub fn attach_by_netlink(namespace: &Namespace, device: &str, name: &str, pin: &Path) -> Result<()> {
+    let program = load(&returning(XDP_PASS), name)?;
+    let path = CString::new(pin.as_os_str().as_bytes())?;
+    let pinned = Pin { path: path.as_ptr() as u64, object: program.as_raw_fd() as u32, flags: 0 };
+    bpf(BPF_OBJ_PIN, &pinned).with_context(|| format!("pinning to {}", pin.display()))?;
+    let output =
+        namespace.command("ip").args(["link", "set", "dev", device, "xdpdrv", "pinned"]).arg(pin).output();
+    std::fs::remove_file(pin).with_context(|| format!("removing {}", pin.display()))?;
+    let output = output.context("running `ip`")?;
+    ensure!(output.status.success(), "`ip` refuses: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 /// Sends the frame `times` times out of a device of this thread's namespace.
@@ -86,7 +129,7 @@ pub fn send(index: u32, frame: &[u8], times: u32) -> Result<()> {
         "{} bytes are not of this program",
         frame.len()
     );
-    let program = load(&writer(frame))?;
+    let program = load(&writer(frame), "")?;
     // `struct xdp_md`: the frame's end at 4, the device at 12.
     let mut context = [0_u32; 6];
     (context[1], context[3]) = (frame.len() as u32, index);

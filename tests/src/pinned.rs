@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use aya::Pod;
@@ -11,6 +11,7 @@ use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
 use aya::programs::ProgramInfo;
 use aya::programs::links::{FdLink, LinkType, PinnedLink};
 
+use crate::net::Namespace;
 use crate::schedule::{bpf, owned};
 
 /// Returns every entry of a pinned hash map.
@@ -97,4 +98,28 @@ pub fn pinned_xdp_link(path: &Path) -> Result<(u32, u32)> {
     let info = FdLink::from(link).info()?;
     anyhow::ensure!(info.link_type()? == LinkType::Xdp, "{} is no XDP link", path.display());
     Ok((info.id(), info.program_id()))
+}
+
+/// Returns the path of our XDP link on the device with this index.
+pub fn xdp_pin(pins: &Path, index: u32) -> PathBuf {
+    pins.join(format!("links/xdp-{index}"))
+}
+
+/// Returns the XDP program on a device, as rtnetlink reports it: its mode, of which 1 is the driver's, and the kernel's ID of it.
+pub fn xdp_on(namespace: &Namespace, device: &str) -> Result<Option<(u64, u64)>> {
+    let output = namespace.command("ip").args(["-j", "link", "show", "dev", device]).output()?;
+    let links: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("reading what `ip` shows of {device}"))?;
+    Ok(links[0].get("xdp").and_then(|xdp| Some((xdp["mode"].as_u64()?, xdp["prog"]["id"].as_u64()?))))
+}
+
+/// Has the kernel confirm that our XDP program is on a device, by a link and in the driver. Returns its IDs of link and program.
+pub fn xdp_in_driver(pins: &Path, namespace: &Namespace, device: &str) -> Result<(u32, u32)> {
+    let (link, program) = pinned_xdp_link(&xdp_pin(pins, namespace.ifindex(device)?))?;
+    let shown = xdp_on(namespace, device)?;
+    anyhow::ensure!(
+        shown == Some((1, u64::from(program))),
+        "{device} shows {shown:?} as (mode, program), and not the driver's mode and our program {program}"
+    );
+    Ok((link, program))
 }

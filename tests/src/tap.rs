@@ -18,6 +18,8 @@ pub struct Tap {
     socket: OwnedFd,
     /// Whether `socket` is a TAP device's own file and not a packet socket.
     own: bool,
+    /// Whether frames have the VLAN tags that the kernel keeps beside them.
+    tagged: bool,
 }
 
 impl Tap {
@@ -30,7 +32,27 @@ impl Tap {
     pub fn open_here(device: &str) -> Result<Self> {
         let ifindex = nix::net::if_::if_nametoindex(device).with_context(|| format!("no device {device}"))?;
         let socket = open(ifindex).with_context(|| format!("packet socket on {device}"))?;
-        Ok(Self { socket, own: false })
+        Ok(Self { socket, own: false, tagged: false })
+    }
+
+    /// The same, but a frame's VLAN tag, which the kernel takes out of it, is in its place again.
+    pub fn open_tagged(namespace: &Namespace, device: &str) -> Result<Self> {
+        let tap = Self::open(namespace, device)?;
+        let on: libc::c_int = 1;
+        // SAFETY: the option value is a live c_int and its size is passed along.
+        let set = unsafe {
+            libc::setsockopt(
+                tap.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_AUXDATA,
+                (&raw const on).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        if set < 0 {
+            return Err(io::Error::last_os_error()).context("asking for VLAN tags");
+        }
+        Ok(Self { tagged: true, ..tap })
     }
 
     /// Returns how many frames were lost for want of room since it was asked last.
@@ -57,7 +79,7 @@ impl Tap {
     pub fn create(namespace: &Namespace, device: &str) -> Result<Self> {
         let socket =
             namespace.run(|| create(device)).with_context(|| format!("making the TAP device {device}"))?;
-        Ok(Self { socket, own: true })
+        Ok(Self { socket, own: true, tagged: false })
     }
 
     /// Returns the next frame, if one is waiting.
@@ -70,27 +92,19 @@ impl Tap {
             };
         }
         loop {
-            // SAFETY: all-zero is a valid sockaddr_ll.
-            let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-            let mut from_bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-            // SAFETY: buffer and address are live and their lengths are passed along.
-            let length = unsafe {
-                libc::recvfrom(
-                    self.socket.as_raw_fd(),
-                    buffer.as_mut_ptr().cast(),
-                    buffer.len(),
-                    libc::MSG_DONTWAIT,
-                    (&raw mut from).cast(),
-                    &raw mut from_bytes,
-                )
+            let (length, is_outgoing, tag) = match receive(self.socket.as_fd(), buffer) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
             };
-            if length < 0 {
-                let error = io::Error::last_os_error();
-                return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+            if is_outgoing {
+                continue;
             }
-            if from.sll_pkttype != libc::PACKET_OUTGOING {
-                return Ok(Some(&mut buffer[..length as usize]));
-            }
+            let Some(tag) = tag.filter(|_| self.tagged) else { return Ok(Some(&mut buffer[..length])) };
+            // Behind both link addresses.
+            buffer.copy_within(12..length, 16);
+            buffer[12..16].copy_from_slice(&tag);
+            return Ok(Some(&mut buffer[..length + 4]));
         }
     }
 
@@ -119,6 +133,46 @@ impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Receives a frame from a packet socket: its length, whether this host sent it, and the VLAN tag beside it, if the socket asks for that.
+fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, bool, Option<[u8; 4]>)> {
+    // SAFETY: all-zero is a valid sockaddr_ll, and a valid msghdr.
+    let (mut from, mut message): (libc::sockaddr_ll, libc::msghdr) = unsafe { std::mem::zeroed() };
+    // For one message of `struct tpacket_auxdata`, aligned.
+    let mut control = [0_u64; 8];
+    let mut bytes = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    message.msg_name = (&raw mut from).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    message.msg_iov = &raw mut bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: buffer, address and room for control messages are live and their lengths are passed along.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    if length < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has written the message, whose parts are live.
+    let tag = unsafe { tag_of(&message) };
+    Ok((length as usize, from.sll_pkttype == libc::PACKET_OUTGOING, tag))
+}
+
+/// Returns the VLAN tag in the control message of a received frame.
+///
+/// # Safety
+/// The message is as the kernel wrote it, and its control messages are live.
+unsafe fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
+    // SAFETY: as the caller guarantees; the header, if there is one, is within the control messages.
+    let header = unsafe { libc::CMSG_FIRSTHDR(message).as_ref() }?;
+    if (header.cmsg_level, header.cmsg_type) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+        return None;
+    }
+    // SAFETY: a message of this type is a `struct tpacket_auxdata`, at any alignment.
+    let about = unsafe { libc::CMSG_DATA(header).cast::<libc::tpacket_auxdata>().read_unaligned() };
+    let [a, b] = about.tp_vlan_tpid.to_be_bytes();
+    let [c, d] = about.tp_vlan_tci.to_be_bytes();
+    (about.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some([a, b, c, d])
 }
 
 fn create(device: &str) -> io::Result<OwnedFd> {
