@@ -14,6 +14,7 @@ use ::tests::live_frames::{self, Every};
 use ::tests::net::{End, Namespace, veth};
 use ::tests::offload;
 use ::tests::packet::segment;
+use ::tests::pinned::xdp_in_driver;
 use ::tests::server::read_line;
 use ::tests::stop::Stop;
 use ::tests::tls;
@@ -31,6 +32,8 @@ use crate::table::{Row, Target};
 const RATE: u32 = 300_000;
 /// The part of them that must have been answered.
 const REACHED: f64 = 0.8;
+/// The part of the answers that must be of the hook that is measured. TCX answers the first of each eighth of a second beside XDP, too.
+const OWN: f64 = 0.9;
 /// How often that many are sent at once.
 const EACH: Duration = Duration::from_millis(5);
 /// Frames that are sent at once without a rate.
@@ -70,8 +73,12 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
         // Without a program of ours, the device takes these frames only if it puts segments together (GRO).
         offload::set_aggregation(&lab.balancer, DEVICE, true)?;
         let daemon = lab.vestibule(&config)?;
+        for device in config.settings.xdp_devices.iter().flatten() {
+            xdp_in_driver(daemon.pins(), &lab.balancer, device)?;
+        }
         let (mut met, answered) = flood(&daemon, &forger, &frame, rate, || met(&lab, count))?;
-        met.answered = answered;
+        check_hook(with_xdp, answered)?;
+        met.answered = answered.iter().sum();
         rows.extend(met.rows(with_xdp, rate));
     }
     Ok(rows)
@@ -109,19 +116,31 @@ fn met(lab: &Lab, count: u32) -> Met {
     Met { times, failures, answered: 0.0 }
 }
 
-/// Floods while `story` runs. Returns what it returns, and how many SYNs were answered each second.
+/// Refuses the figures of another hook than the one that is measured, by what TCX and XDP have answered.
+fn check_hook(with_xdp: bool, [by_tcx, by_xdp]: [f64; 2]) -> Result<()> {
+    let own = if with_xdp { by_xdp } else { by_tcx };
+    ensure!(
+        own >= OWN * (by_tcx + by_xdp),
+        "with XDP: {with_xdp}, but TCX answered {} and XDP {} SYNs a second",
+        grouped(by_tcx),
+        grouped(by_xdp)
+    );
+    Ok(())
+}
+
+/// Floods while `story` runs. Returns what it returns, and how many SYNs TCX and XDP answered each second.
 fn flood<T: Send>(
     daemon: &Daemon,
     forger: &Namespace,
     frame: &[u8],
     rate: Option<u32>,
     story: impl FnOnce() -> T + Send,
-) -> Result<(T, f64)> {
+) -> Result<(T, [f64; 2])> {
     let index = forger.ifindex(UPLINK)?;
     let over = AtomicBool::new(false);
-    let answered = || -> Result<u64> {
+    let answered = || -> Result<[u64; 2]> {
         let counted = daemon.reasons()?;
-        Ok(["SynAnswered", "XdpAnswered"].iter().filter_map(|reason| counted.get(*reason)).sum())
+        Ok(["SynAnswered", "XdpAnswered"].map(|reason| counted.get(reason).copied().unwrap_or(0)))
     };
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| forger.run(|| send(index, frame, rate, &over)));
@@ -130,7 +149,8 @@ fn flood<T: Send>(
         sleep(Duration::from_millis(500));
         let (before, begun) = (answered()?, Instant::now());
         let told = story();
-        let each_second = (answered()? - before) as f64 / begun.elapsed().as_secs_f64();
+        let (after, seconds) = (answered()?, begun.elapsed().as_secs_f64());
+        let each_second = [0, 1].map(|hook| (after[hook] - before[hook]) as f64 / seconds);
         drop(stop);
         sender.join().map_err(|_| anyhow::anyhow!("the flood ended early"))??;
         Ok((told, each_second))
@@ -196,6 +216,15 @@ impl Met {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_other_hook_answered_is_no_figure_of_this_one() {
+        check_hook(true, [9.0, 270_000.0]).unwrap();
+        check_hook(false, [270_000.0, 0.0]).unwrap();
+        let refused = check_hook(true, [270_000.0, 9.0]).unwrap_err().to_string();
+        assert_eq!(refused, "with XDP: true, but TCX answered 270,000 and XDP 9 SYNs a second");
+        assert!(check_hook(false, [9.0, 270_000.0]).is_err());
+    }
 
     #[test]
     fn one_late_connection_in_a_hundred_is_the_99th_percentile() {
