@@ -9,7 +9,7 @@ use common::maps::name;
 use common::maps::policy::POLICY_NOBODY;
 use common::maps::trace::TraceFilter;
 use common::reason::Reason;
-use tests::addresses::{CLIENT_NET, FAMILIES, Family, TLS_PORT, client, host, vip};
+use tests::addresses::{BACKENDS, CLIENT_NET, FAMILIES, Family, TENANT_NETS, TLS_PORT, client, host, vip};
 use tests::compare::assert_bytes;
 use tests::packet::{ETHERNET_BYTES, Segment, checksum, flag};
 use tests::program::{Outcome, Programs, Sizes, xdp_verdict};
@@ -138,12 +138,18 @@ fn padding_behind_a_syn_changes_nothing() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        for bytes in [1, 6, 200, 1_400] {
-            let mut frame = syn(family);
-            frame.resize(frame.len() + bytes, 0x5a);
-            let ours = front(&mut programs, family, &frame);
-            assert_answered(&ours, Reason::XdpAnswered);
-            assert_eq!(whole(&ours.packet).bytes().len(), ours.packet.len());
+        for offer in offers() {
+            for bytes in [1, 6, 200, 1_400] {
+                let mut frame = dial(family).offer(offer).syn().bytes();
+                frame.resize(frame.len() + bytes, 0x5a);
+                let theirs = programs.ingress(Device::Client, &frame);
+                assert_eq!(theirs.counted, [(Reason::SynAnswered, 1)], "{offer:?}");
+                let ours = front(&mut programs, family, &frame);
+                assert_answered(&ours, Reason::XdpAnswered);
+                for answer in [theirs.packet, ours.packet] {
+                    assert_eq!(whole(&answer).bytes().len(), answer.len());
+                }
+            }
         }
     }
 }
@@ -237,35 +243,137 @@ fn what_xdp_does_not_judge_passes_unchanged() {
     }
 }
 
+/// A device that has both programs, and what is behind XDP there: TCX, and taps.
+struct Attached {
+    programs: Programs,
+    tap: Tap,
+}
+
+impl Attached {
+    fn new() -> Self {
+        let mut programs = Programs::attached(Sizes::default()).expect("the programs load");
+        programs.tls_with_one_route();
+        programs.attach_front().expect("it is in the driver");
+        // The kernel keeps a tag beside the frame.
+        let tap = Tap::open_tagged(&programs.world.node, Device::Client.name()).expect("a packet socket");
+        Self { programs, tap }
+    }
+
+    /// Returns what is behind XDP when the device has received the frame.
+    fn behind(&self, frame: &[u8]) -> Vec<Vec<u8>> {
+        self.programs.world.send(Device::Client, frame).expect("the device takes it");
+        self.tap.drain().expect("the tap is read")
+    }
+
+    /// Asserts that the frame is behind XDP as it was sent, in a unit of time in which XDP answers what it may (see [`front`]), and that
+    /// afterwards it answers `answered`.
+    #[track_caller]
+    fn assert_passes_while(
+        &mut self,
+        (what, frame): (&str, &[u8]),
+        wrong: impl Fn(&mut Programs),
+        right: impl Fn(&mut Programs),
+        answered: &[u8],
+    ) {
+        for _ in 0..100 {
+            // TCX answers the first one, and XDP from then on.
+            self.behind(answered);
+            if !self.behind(answered).is_empty() {
+                continue;
+            }
+            wrong(&mut self.programs);
+            let seen = self.behind(frame);
+            right(&mut self.programs);
+            if self.behind(answered).is_empty() {
+                return assert_seen(&seen, frame, what);
+            }
+        }
+        panic!("{what}: XDP does not answer a SYN, whenever it comes");
+    }
+}
+
+/// Asserts that there is this frame, and nothing else.
+#[track_caller]
+fn assert_seen(seen: &[Vec<u8>], frame: &[u8], what: &str) {
+    let [seen] = seen else { panic!("{what} is seen {} times", seen.len()) };
+    assert_bytes(seen, frame);
+}
+
 /// The same frames on a device that has both programs: what is behind XDP, TCX and taps, has them as they were sent. What XDP answers
 /// is seen by nobody there.
 #[test]
 fn what_xdp_passes_is_behind_it_byte_for_byte() {
     tests::skip_without_root!();
-    let mut programs = Programs::attached(Sizes::default()).expect("the programs load");
-    programs.tls_with_one_route();
-    programs.attach_front().expect("it is in the driver");
-    let tap = Tap::open(&programs.world.node, Device::Client.name()).expect("a packet socket");
-    let behind = |frame: &[u8]| {
-        programs.world.send(Device::Client, frame).expect("the device takes it");
-        tap.drain().expect("the tap is read")
-    };
+    let mut attached = Attached::new();
     for family in FAMILIES {
         for (what, frame) in not_judged(family) {
-            let mut expected = frame.clone();
-            if frame[12..14] == [0x81, 0] {
-                // The kernel keeps the tag beside the frame.
-                expected.drain(12..16);
-            }
-            let [seen] = &behind(&frame)[..] else { panic!("{what} is seen once") };
-            assert_bytes(seen, &expected);
+            assert_seen(&attached.behind(&frame), &frame, what);
+            attached.assert_passes_while((what, &frame), |_| {}, |_| {}, &syn(family));
         }
-        let other = dial(family).port(1).syn().bytes();
-        let is_answered = (0..10).any(|_| {
-            std::thread::sleep(tests::world::HOP_AGE);
-            !behind(&other).is_empty() && behind(&syn(family)).is_empty()
-        });
-        assert!(is_answered, "XDP does not answer a SYN, whenever it comes");
+    }
+}
+
+/// The same of frames that only the node's state, its routes, or the room behind them keeps from being answered.
+#[test]
+fn what_xdp_may_not_answer_here_is_behind_it_byte_for_byte() {
+    tests::skip_without_root!();
+    let mut attached = Attached::new();
+    let drain = |on: u32| move |programs: &mut Programs| programs.set(name::DRAIN, 0, on);
+    for family in FAMILIES {
+        for dial in [dial(family), dial(family).to_port(UNSERVED)] {
+            let frame = dial.syn().bytes();
+            attached.assert_passes_while(("drain", &frame), drain(1), drain(0), &frame);
+        }
+        let beyond = dial(family).host(host(family, TENANT_NETS[0], BACKENDS[0]));
+        // Two devices may have one link address.
+        for own in [Device::Backend.near_mac(), Device::Client.near_mac()] {
+            let mut frame = beyond.syn().bytes();
+            frame[..6].copy_from_slice(&own);
+            let mut malformed = frame.clone();
+            malformed[tcp_at(family) + 13] = 0;
+            for (what, frame) in [("another egress", &frame), ("another egress, dropped", &malformed)] {
+                // Of the second one TCX has sent an answer before.
+                for _ in 0..2 {
+                    attached.assert_passes_while((what, frame), |_| {}, |_| {}, &syn(family));
+                }
+            }
+        }
+    }
+    // TAP has room behind a frame up to the next multiple of 64 bytes: here ten, where the answer is longer by twenty. No frame of IPv6
+    // is that short.
+    let nothing = Offer { mss: None, sack: false, timestamps: false, scale: None };
+    let frame = dial(Family::V4).offer(nothing).syn().bytes();
+    assert_eq!(frame.len(), 54);
+    let mut roomy = frame.clone();
+    roomy.resize(65, 0);
+    attached.assert_passes_while(("no tail room", &frame), |_| {}, |_| {}, &roomy);
+}
+
+/// Working memory that another frame uses, which this one interrupts (PREEMPT_RT), is neither written nor given back.
+#[test]
+fn a_frame_that_interrupts_another_passes_unchanged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for dial in [dial(family), dial(family).to_port(UNSERVED)] {
+            let frame = dial.syn().bytes();
+            let busy = |programs: &mut Programs| {
+                programs.set_front_busy(true);
+                assert_unchanged(&programs.front(Device::Client, &frame), &frame, "the first one");
+            };
+            let free = |programs: &mut Programs| programs.set_front_busy(false);
+            assert_unchanged_while(&mut programs, dial, "working memory in use", busy, free);
+        }
+        let mut malformed = syn(family);
+        malformed[tcp_at(family) + 13] = 0;
+        programs.set_front_busy(true);
+        assert_unchanged(&programs.front(Device::Client, &malformed), &malformed, "dropped otherwise");
+        programs.set_front_busy(false);
+        assert_dropped(&programs.front(Device::Client, &malformed), Reason::ParseFlags, "free again");
+        // TCX has memory of its own.
+        programs.set_front_busy(true);
+        assert_eq!(programs.ingress(Device::Client, &syn(family)).counted, [(Reason::SynAnswered, 1)]);
+        programs.set_front_busy(false);
     }
 }
 
@@ -306,6 +414,40 @@ fn what_nobody_sends_is_dropped_for_the_reason_of_tcx() {
         let mut strange = elsewhere(family);
         strange[at + 13] = 0;
         assert_unchanged(&programs.front(Device::Client, &strange), &strange, "not for a VIP");
+    }
+}
+
+/// Every combination of flags without ACK: XDP drops those that TCX drops for their flags, and answers none that TCX does not.
+#[test]
+fn flags_are_impossible_where_they_are_for_tcx() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let mut verdicts = [0; 3];
+        for flags in (0..=u8::MAX).filter(|flags| flags & flag::ACK == 0) {
+            let frame = dial(family).segment().seq(7).flags(flags).bytes();
+            assert_eq!(frame[tcp_at(family) + 13], flags);
+            let what = format!("flags {flags:#04x}");
+            let theirs = programs.ingress(Device::Client, &frame);
+            let ours = front(&mut programs, family, &frame);
+            let place = match &theirs.counted[..] {
+                [(Reason::ParseFlags, 1)] => {
+                    assert_dropped(&ours, Reason::ParseFlags, &what);
+                    0
+                }
+                [(Reason::SynAnswered, 1)] => {
+                    assert_answered(&ours, Reason::XdpAnswered);
+                    1
+                }
+                _ => {
+                    assert_unchanged(&ours, &frame, &what);
+                    2
+                }
+            };
+            verdicts[place] += 1;
+        }
+        // Of SYN, FIN and RST, five of eight combinations are none of a sender; the other bits change nothing.
+        assert_eq!(verdicts, [80, 16, 32]);
     }
 }
 
