@@ -177,6 +177,7 @@ fn not_judged(family: Family) -> Vec<(&'static str, Vec<u8>)> {
         ("SYN with data that no sum shows", dial(family).syn().payload([0xff, 0xfd]).bytes()),
         ("wrong TCP checksum", with(&|frame| frame[at + 16] ^= 1)),
         ("checksum left to a device", partial(family)),
+        ("right checksum that may be left to a device, too", right_as_partial(family)),
         ("another host's link address", with(&|frame| frame[5] ^= 1)),
         ("broadcast", with(&|frame| frame[..6].fill(0xff))),
         ("VLAN tag", with(&|frame| drop(frame.splice(12..12, [0x81, 0, 0, 7])))),
@@ -216,12 +217,24 @@ fn ip_header(frame: &mut [u8], change: impl Fn(&mut [u8])) {
 /// Returns a SYN whose checksum its sender left to a device: the field has the sum of the pseudo header.
 fn partial(family: Family) -> Vec<u8> {
     let mut frame = syn(family);
-    let at = tcp_at(family);
-    let tcp_bytes = (frame.len() - at) as u32;
-    let addresses = if family.is_v4() { &frame[26..34] } else { &frame[22..54] };
-    let sum = !checksum(addresses, 6 + tcp_bytes);
-    frame[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+    let (at, sum) = (tcp_at(family), pseudo_sum(family, &frame));
+    frame[at + 16..at + 18].copy_from_slice(&sum);
     frame
+}
+
+/// Returns a SYN whose checksum is right and happens to be the sum of the pseudo header: one of 65,536 is.
+fn right_as_partial(family: Family) -> Vec<u8> {
+    let at = tcp_at(family);
+    let all = (0..=u32::from(u16::MAX)).map(|number| dial(family).syn().seq(number).bytes());
+    let mut those = all.filter(|frame| frame[at + 16..at + 18] == pseudo_sum(family, frame));
+    those.next().expect("each sum is that of some number")
+}
+
+/// Returns the sum of a frame's pseudo header.
+fn pseudo_sum(family: Family, frame: &[u8]) -> [u8; 2] {
+    let tcp_bytes = (frame.len() - tcp_at(family)) as u32;
+    let addresses = if family.is_v4() { &frame[26..34] } else { &frame[22..54] };
+    (!checksum(addresses, 6 + tcp_bytes)).to_be_bytes()
 }
 
 /// Returns a SYN to an address that is not ours.

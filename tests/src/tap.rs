@@ -35,7 +35,7 @@ impl Tap {
         Ok(Self { socket, own: false, tagged: false })
     }
 
-    /// The same, but a frame's VLAN tag, which the kernel takes out of it, is in its place again.
+    /// The same, but a frame's VLAN tag, which the kernel takes out of it, is put back where it was.
     pub fn open_tagged(namespace: &Namespace, device: &str) -> Result<Self> {
         let tap = Self::open(namespace, device)?;
         let on: libc::c_int = 1;
