@@ -80,7 +80,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
             let _all = Every::drops(&lab.balancer, CLIENT_DEVICE)?;
             figures.idle.push(spend(&lab, load)? / f64::from(FRAMES));
         }
-        for system in 0..SYSTEMS.len() {
+        for (system, title) in SYSTEMS.iter().enumerate() {
             let daemon = start(&lab, system == 1)?;
             drop(end.take());
             let open = Open::new(&lab)?;
@@ -92,9 +92,8 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
                 let count = handled(&daemon, load, system)? - before;
                 ensure!(
                     count as f64 > HANDLED * f64::from(FRAMES),
-                    "{}, {}: only {count} of {FRAMES} frames were handled",
-                    load.name,
-                    SYSTEMS[system]
+                    "{}, {title}: only {count} of {FRAMES} frames were handled",
+                    load.name
                 );
                 // Sent they were all.
                 let own = figures.idle.last().copied().unwrap_or_default() * f64::from(FRAMES);
