@@ -26,6 +26,8 @@ pub struct Link {
     pub lower: Option<u32>,
     /// Whether it is an end of a veth pair.
     pub is_veth: bool,
+    /// Whether it is a bridge.
+    pub is_bridge: bool,
 }
 
 /// The node's network at one moment.

@@ -98,6 +98,7 @@ fn link(message: &LinkMessage) -> Link {
         master: None,
         lower: None,
         is_veth: false,
+        is_bridge: false,
     };
     // A device in another namespace, and the other end of a pair, are named by the same attribute.
     let mut is_elsewhere = false;
@@ -118,7 +119,10 @@ fn link(message: &LinkMessage) -> Link {
             LinkAttribute::Controller(index) => link.master = Some(*index),
             LinkAttribute::Link(index) => link.lower = Some(*index),
             LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
-            LinkAttribute::LinkInfo(parts) => link.is_veth = parts.contains(&LinkInfo::Kind(InfoKind::Veth)),
+            LinkAttribute::LinkInfo(parts) => {
+                link.is_veth = parts.contains(&LinkInfo::Kind(InfoKind::Veth));
+                link.is_bridge = parts.contains(&LinkInfo::Kind(InfoKind::Bridge));
+            }
             _ => {}
         }
     }

@@ -95,9 +95,15 @@ pub(super) fn spare(candidates: &mut Candidates, here: &BTreeSet<(u32, IpAddr)>,
     }
 }
 
-/// Whether a device is one of the node's own on a network of hosts: it has a default route, or a subnet.
+/// Whether a device is one of the node's own on a network of hosts: it has a default route, or a subnet that is none of the node's own pods.
 fn is_hosts(device: u32, node: &Node) -> bool {
-    node.defaults.contains(&device) || node.subnets.contains(&device)
+    node.defaults.contains(&device) || (node.subnets.contains(&device) && !is_of_pods(device, node))
+}
+
+/// Whether a device is a bridge that nothing but pods or containers of this node is on, as network plugins and container engines make them.
+fn is_of_pods(device: u32, node: &Node) -> bool {
+    let mut ports = node.links.values().filter(|link| link.master == Some(device));
+    node.links.get(&device).is_some_and(|link| link.is_bridge) && ports.all(|port| port.is_veth)
 }
 
 #[cfg(test)]
@@ -137,6 +143,23 @@ mod tests {
 
     fn ids(names: &[&str]) -> Vec<NodeId> {
         names.iter().map(|name| node_id(name)).collect()
+    }
+
+    /// Each node would announce all addresses on its own `cni0`, and `docker0` would have no owner for good.
+    #[test]
+    fn a_bridge_of_pods_is_no_segment_and_one_with_a_port_of_the_node_is() {
+        let mut node = node();
+        node.links.insert(10, Link { name: "cni0".into(), is_bridge: true, ..Link::default() });
+        node.subnets.insert(10);
+        assert!(!is_hosts(10, &node), "without ports");
+        node.links.insert(11, Link { master: Some(10), is_veth: true, ..Link::default() });
+        assert!(!is_hosts(10, &node));
+        node.links.insert(12, Link { master: Some(10), ..Link::default() });
+        assert!(is_hosts(10, &node), "with a port that leads elsewhere");
+        node.links.remove(&12);
+        node.defaults.insert(10);
+        assert!(is_hosts(10, &node), "with a default route");
+        assert!(is_hosts(3, &node) && !is_hosts(4, &node));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is known of segments, for people and metrics: who announces what, since when and why, and which nodes are alive.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -58,6 +58,8 @@ pub(super) struct Survey {
     pub counts: Vec<SegmentCounts>,
     /// Foreign hosts that answer for addresses, and whether this node does, too.
     pub conflicts: Vec<(OnDevice, [u8; 6], bool)>,
+    /// Addresses that a node announces on some device.
+    pub served: BTreeSet<IpAddr>,
     /// Names of candidates that were silent for [`UNHEARD`], by device.
     pub unheard: BTreeMap<u32, Vec<Arc<str>>>,
 }
@@ -100,14 +102,23 @@ impl Scene<'_> {
         let mut survey = Survey::default();
         let mut counts: BTreeMap<u32, SegmentCounts> = BTreeMap::new();
         let names = self.names();
-        for (device, members) in self.speakers.others(self.now) {
+        let others: Vec<(u32, Vec<Member>)> = self.speakers.others(self.now).collect();
+        let all = others.iter().flat_map(|(_, members)| members);
+        let received: BTreeSet<NodeId> =
+            all.filter(|member| member.silent.is_zero()).map(|member| member.node).collect();
+        // A device on which nothing of others is received may be cut off, which others see.
+        let mut alone: BTreeSet<u32> = BTreeSet::new();
+        for (device, members) in others {
             let on = counts.entry(device).or_default();
             on.device = self.network.name(device).into();
+            if !members.is_empty() && members.iter().all(|member| !member.silent.is_zero()) {
+                alone.insert(device);
+            }
             for Member { silent, is_closed, .. } in &members {
                 *if silent.is_zero() { &mut on.alive } else { &mut on.unheard } += 1;
                 on.closed += u64::from(*is_closed);
             }
-            let named = unheard(&members).filter_map(|node| names.get(&node).cloned());
+            let named = unheard(&members, &received).filter_map(|node| names.get(&node).cloned());
             let named: Vec<Arc<str>> = named.collect();
             if !named.is_empty() {
                 survey.unheard.insert(device, named);
@@ -122,8 +133,11 @@ impl Scene<'_> {
             match standing {
                 Standing::Here { .. } => on.here += 1,
                 Standing::Elsewhere { .. } => on.elsewhere += 1,
-                Standing::Nobody { .. } => on.nobody += 1,
+                Standing::Nobody { .. } => on.nobody += u64::from(!alone.contains(&on_device.0)),
                 Standing::Conflict { .. } => {}
+            }
+            if matches!(standing, Standing::Here { .. } | Standing::Elsewhere { .. }) {
+                survey.served.insert(on_device.1);
             }
             if let Some(link) = foreign {
                 on.foreign += 1;
@@ -140,10 +154,13 @@ impl Scene<'_> {
     }
 }
 
-/// Returns the nodes that are to be named. A node that receives nothing of several others is cut off itself, and they name it.
-fn unheard(members: &[Member]) -> impl Iterator<Item = NodeId> {
+/// Returns the nodes that are to be named. A node that receives nothing of several others is cut off itself, and they name it. One of
+/// which nothing was ever received on the device, but on another one (`received`), is not on this segment.
+fn unheard(members: &[Member], received: &BTreeSet<NodeId>) -> impl Iterator<Item = NodeId> {
     let is_alone = members.len() > 1 && members.iter().all(|member| !member.silent.is_zero());
-    members.iter().filter(move |member| !is_alone && member.silent >= UNHEARD).map(|member| member.node)
+    let is_here = move |member: &&Member| member.link.is_some() || !received.contains(&member.node);
+    let named = members.iter().filter(is_here).filter(move |member| !is_alone && member.silent >= UNHEARD);
+    named.map(|member| member.node)
 }
 
 impl Survey {
@@ -168,7 +185,9 @@ impl Survey {
 
     /// Returns the addresses that other hosts have, so that this node does not announce them, each with the link address of its host.
     pub(super) fn foreign(&self) -> BTreeMap<IpAddr, [u8; 6]> {
-        let elsewhere = self.conflicts.iter().filter(|(_, _, is_here)| !is_here);
+        // A router that answers for everything on one device, or a host of another segment, takes nothing from what nodes announce.
+        let is_theirs = |((_, address), _, _): &&(OnDevice, [u8; 6], bool)| !self.served.contains(address);
+        let elsewhere = self.conflicts.iter().filter(is_theirs);
         elsewhere.map(|((_, address), link, _)| (*address, *link)).collect()
     }
 
@@ -272,10 +291,13 @@ mod tests {
 
     #[test]
     fn a_candidate_is_named_after_a_minute_unless_this_node_receives_nothing_of_anybody() {
-        let named = |members: &[Member]| unheard(members).collect::<Vec<_>>();
+        let named = |members: &[Member]| unheard(members, &BTreeSet::from([7])).collect::<Vec<_>>();
         assert_eq!(named(&[member(1, 0), member(2, 59), member(3, 60)]), [3]);
         assert_eq!(named(&[member(2, 70), member(3, 80)]), [0; 0], "it is cut off itself");
         assert_eq!(named(&[member(2, 70)]), [2], "of two, neither knows which one is");
+        let never = |node| Member { link: None, ..member(node, 70) };
+        assert_eq!(named(&[member(1, 0), never(7)]), [0; 0], "it is on another segment");
+        assert_eq!(named(&[member(1, 0), never(8), member(7, 70)]), [8, 7]);
     }
 
     #[test]
@@ -290,6 +312,9 @@ mod tests {
         assert_eq!(on["#2"].conflicts, [(vip, [9; 6])].into());
         assert_eq!((on["#3"].unheard.len(), on["#4"].addresses.len(), on.len()), (1, 1, 3));
         assert!(!survey.is_quiet() && Survey::default().is_quiet());
+        // A router that answers for everything on one device takes no route to what is announced on another.
+        assert_eq!(survey.foreign(), [(vip, [9; 6])].into());
+        assert!(Survey { served: [vip].into(), ..survey }.foreign().is_empty());
     }
 
     #[test]

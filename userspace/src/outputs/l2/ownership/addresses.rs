@@ -38,6 +38,8 @@ struct Conflict {
     is_sure: bool,
 }
 
+/// Answers to one question come within this time.
+const SAME_ROUND: Duration = Duration::from_secs(1);
 /// A host that was silent for this long has the address no more: three rounds of probes.
 const FORGOTTEN: Duration = Duration::from_secs(16);
 
@@ -227,9 +229,12 @@ impl Addresses {
             return;
         }
         let is_open = self.held_at(&address).is_some_and(Held::is_open);
-        let before = self.conflicts.get(&address).filter(|before| before.link == link).copied();
+        let before = self.conflicts.get(&address).copied();
         let is_answer = before.is_some_and(|before| before.is_sure || before.asked > before.last);
         let asked = before.map_or(now, |before| before.asked);
+        // Of two that answer the same question one is named, always the same: a pair of routers, or one host with two devices there.
+        let other = before.filter(|before| now < before.last + SAME_ROUND).map(|before| before.link);
+        let link = other.map_or(link, |other| other.min(link));
         self.conflicts.insert(address, Conflict { link, last: now, asked, is_sure: !is_open || is_answer });
     }
 

@@ -17,6 +17,8 @@ const PROBES_UNKNOWN: u8 = 10;
 const _: () = assert!(PROBES_UNKNOWN as u128 * PROBE.as_nanos() > TAKEN_NS as u128);
 /// At most this many probes are sent in the time between two for one address.
 const PROBES_AT_ONCE: usize = 100;
+/// The most probes in one turn that ask foreign hosts again: those for addresses that nobody announces any more are urgent.
+const CHECKS_AT_ONCE: usize = PROBES_AT_ONCE / 4;
 /// How long to wait for the table of an agent that lives.
 const LIVING: Duration = Duration::from_secs(3);
 /// Between two looks at what an address waits for.
@@ -178,8 +180,8 @@ impl Segment {
         }
         let disputed = self.addresses.disputed(now);
         self.pursuits.check(disputed.into_iter());
-        while let Some(address) = self.pursuits.take_check(now) {
-            probes.push(address);
+        for _ in 0..CHECKS_AT_ONCE {
+            probes.extend(self.pursuits.take_check(now));
         }
         if self.is_isolated || now < self.heartbeats.listens_until() {
             return;

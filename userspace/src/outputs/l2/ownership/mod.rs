@@ -195,8 +195,8 @@ pub(in crate::outputs::l2) struct Segment {
     rules: Rules,
     heartbeats: Heartbeats,
     peers: BTreeMap<NodeId, Peer>,
-    /// All nodes that are a candidate for something.
-    members: BTreeSet<NodeId>,
+    /// All nodes that are a candidate for something, and since when.
+    members: BTreeMap<NodeId, Instant>,
     addresses: Addresses,
     pursuits: Pursuits,
     moves: Moves,
@@ -222,7 +222,7 @@ impl Segment {
             rules,
             heartbeats: Heartbeats::new(seed, now),
             peers: BTreeMap::new(),
-            members: BTreeSet::new(),
+            members: BTreeMap::new(),
             addresses: Addresses::default(),
             pursuits: Pursuits::default(),
             moves: Moves::new(now),
@@ -256,7 +256,9 @@ impl Segment {
         if self.is_released {
             return;
         }
-        self.members = wanted.values().flat_map(|nodes| nodes.iter().copied()).collect();
+        let nodes: BTreeSet<NodeId> = wanted.values().flat_map(|nodes| nodes.iter().copied()).collect();
+        let since = |node: &NodeId| self.members.get(node).copied().unwrap_or(now);
+        self.members = nodes.into_iter().map(|node| (node, since(&node))).collect();
         let own = self.own;
         let (lost, is_changed) = self.addresses.want(wanted, own, now);
         if is_changed {
@@ -269,7 +271,7 @@ impl Segment {
         }
         let free: Vec<IpAddr> = self.addresses.candidacies().collect();
         free.into_iter().for_each(|address| self.pursue(address, Cause::Free, now));
-        let is_member = |node: &NodeId| self.members.contains(node);
+        let is_member = |node: &NodeId| self.members.contains_key(node);
         self.peers
             .retain(|node, peer| is_member(node) || !peer.table.claims.is_empty() || peer.is_alive(now));
     }
@@ -277,7 +279,7 @@ impl Segment {
     /// A kernel answered a heartbeat.
     pub(in crate::outputs::l2) fn answered(&mut self, answer: &Answer, now: Instant) {
         let Some(asked) = self.heartbeats.asked(answer.nonce, now) else { return };
-        let is_known = self.peers.contains_key(&answer.from) || self.members.contains(&answer.from);
+        let is_known = self.peers.contains_key(&answer.from) || self.members.contains_key(&answer.from);
         if answer.from == self.own || (!is_known && answer.digest == 0) {
             return;
         }

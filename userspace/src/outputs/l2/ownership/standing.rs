@@ -46,14 +46,19 @@ impl Segment {
 
     /// Returns the other nodes that may announce something here, or do.
     pub(in crate::outputs::l2) fn others(&self, now: Instant) -> impl Iterator<Item = Member> {
-        let nodes = self.members.iter().copied().filter(|node| *node != self.own);
-        let never = now.saturating_duration_since(self.heartbeats.start());
-        nodes.map(move |node| match self.peers.get(&node) {
-            Some(peer) => {
-                let (link, silent) = (peer.table.link.or(peer.link), peer.silent(now));
-                Member { node, link, silent, is_closed: silent == Duration::ZERO && peer.is_closed() }
+        let nodes = self.members.iter().filter(|(node, _)| **node != self.own);
+        let start = self.heartbeats.start();
+        nodes.map(move |(node, since)| (*node, *since)).map(move |(node, since)| {
+            match self.peers.get(&node) {
+                Some(peer) => {
+                    let (link, silent) = (peer.table.link.or(peer.link), peer.silent(now));
+                    Member { node, link, silent, is_closed: silent == Duration::ZERO && peer.is_closed() }
+                }
+                None => {
+                    let silent = now.saturating_duration_since(start.max(since));
+                    Member { node, link: None, silent, is_closed: false }
+                }
             }
-            None => Member { node, link: None, silent: never, is_closed: false },
         })
     }
 

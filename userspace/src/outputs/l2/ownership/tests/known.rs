@@ -154,3 +154,40 @@ fn a_foreign_host_that_answers_for_what_this_node_announces_is_named_until_it_is
     }
     assert_eq!((foreign(&lab), probes(&mut lab)), (None, 0));
 }
+
+/// A pair of routers that both answer for everything: each answer replaced the other's, was none to a question, and was asked about at
+/// once, for ever.
+#[test]
+fn two_foreign_hosts_are_one_conflict_and_asked_about_no_more_often() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::new().with(OTHER, &[]);
+    lab.want(&[address], &[OWN, OTHER]);
+    lab.pass(2000);
+    lab.done();
+    let mut probes = 0;
+    for _ in 0..10 {
+        for link in [[9; 6], [8; 6]] {
+            lab.segment.claimed(address, link, lab.now);
+        }
+        lab.pass(1000);
+        probes += lab.done().into_iter().filter(|(_, action)| *action == Action::Probe(address)).count();
+    }
+    assert_eq!(lab.segment.known(&address).foreign, Some([8; 6]), "always the same");
+    assert!((2..=3).contains(&probes), "{probes} within ten seconds");
+}
+
+/// It was named in its first second, as silent since this node began to listen.
+#[test]
+fn a_node_that_joins_is_silent_since_then() {
+    let address = addresses(OWN, OTHER).next().unwrap();
+    let mut lab = Lab::new().with(OTHER, &[]);
+    lab.want(&[address], &[OWN, OTHER]);
+    lab.pass(90_000);
+    lab.want(&[address], &[OWN, OTHER, THIRD]);
+    lab.pass(1000);
+    let silent = |lab: &Lab| lab.segment.others(lab.now).find(|member| member.node == THIRD).unwrap().silent;
+    assert_eq!(silent(&lab), Duration::from_secs(1));
+    lab.want(&[address], &[OWN, THIRD]);
+    lab.pass(1000);
+    assert_eq!(silent(&lab), Duration::from_secs(2), "as long as it is a candidate");
+}
