@@ -43,6 +43,11 @@ pub struct Node {
     pub subnets: BTreeSet<u32>,
     /// Devices of the default routes, both families.
     pub defaults: BTreeSet<u32>,
+    /// Those of them whose default route is of the main table, which the node's own sockets follow.
+    pub main_defaults: BTreeSet<u32>,
+    /// Own addresses that may go at any time: of the full length of their family, as virtual addresses are lent to a node, and those that the
+    /// kernel marks as secondary, temporary, deprecated or tentative.
+    pub lent: BTreeSet<IpAddr>,
     /// The routers of these routes, with their devices.
     pub routers: BTreeSet<(u32, IpAddr)>,
     /// Devices of all unicast routes, link-local ones apart: where packets to clients and backends may leave, and so

@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeader, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::{NetError, Netlink};
@@ -35,6 +37,9 @@ impl Node {
             for object in netlink.dump(RouteNetlinkMessage::GetRoute(question))? {
                 if let RouteNetlinkMessage::NewRoute(message) = object {
                     node.defaults.extend(default_devices(&message));
+                    if message.header.table == RouteHeader::RT_TABLE_MAIN {
+                        node.main_defaults.extend(default_devices(&message));
+                    }
                     node.routers.extend(default_routers(&message));
                     node.routed.extend(routed_devices(&message));
                     node.next_hops.extend(next_hops(&message));
@@ -56,6 +61,7 @@ impl Node {
     fn leave_pair_out(&mut self) {
         for index in [NEAR, FAR].into_iter().filter_map(|name| self.index(name)).collect::<Vec<_>>() {
             self.defaults.remove(&index);
+            self.main_defaults.remove(&index);
             self.routed.remove(&index);
         }
     }
@@ -67,6 +73,9 @@ impl Node {
         let device = message.header.index;
         if self.links.get(&device).is_some_and(|link| link.link_address.is_some()) {
             self.answered.insert((device, address));
+        }
+        if is_lent(address, &message.header) {
+            self.lent.insert(address);
         }
         if has_subnet(address, message.header.prefix_len) {
             self.subnets.insert(device);
@@ -142,6 +151,14 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
             _ => None,
         })
     })
+}
+
+/// Whether an address may go at any time; see [`Node::lent`].
+fn is_lent(address: IpAddr, header: &AddressHeader) -> bool {
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let passing =
+        AddressHeaderFlags::Secondary | AddressHeaderFlags::Deprecated | AddressHeaderFlags::Tentative;
+    header.prefix_len == most || header.flags.intersects(passing)
 }
 
 /// Whether other hosts may be on the subnet of an own address. Network plugins give each pod's device one without a subnet.

@@ -30,21 +30,19 @@ pub fn forwarding(device: &str, v4: bool, v6: bool) -> Result<(), ForwardingOff>
     Ok(())
 }
 
-/// Has the kernel forward on a device, where it does not. Returns whether it did not.
-pub fn forward(device: &str) -> io::Result<bool> {
-    let mut was_off = false;
-    for folder in ["ipv4", "ipv6"] {
+/// Has the kernel forward IPv4 and IPv6 on a device, those of them that are used, where it does not. Returns whether it did not. A
+/// family that it cannot be switched on for does not hold back the other; in a container without privileges these files cannot be written.
+pub fn forward(device: &str, [v4, v6]: [bool; 2]) -> io::Result<bool> {
+    let on = |(used, folder): (bool, &str)| {
         let path = format!("/proc/sys/net/{folder}/conf/{device}/forwarding");
         match fs::read_to_string(&path) {
-            Ok(text) if text.trim() == "0" => {
-                fs::write(&path, "1")?;
-                was_off = true;
-            }
+            Ok(text) if used && text.trim() == "0" => fs::write(&path, "1").map(|()| true),
             // A kernel without the family.
-            _ => {}
+            _ => Ok(false),
         }
-    }
-    Ok(was_off)
+    };
+    let (v4, v6) = (on((v4, "ipv4")), on((v6, "ipv6")));
+    Ok(v4? | v6?)
 }
 
 /// Returns the first and last port that the kernel assigns to its own sockets.
@@ -74,5 +72,6 @@ mod tests {
         let off = ForwardingOff { family: "IPv4", device: "eth0".into(), setting: "net.ipv4.ip_forward" };
         assert!(off.to_string().ends_with("`sysctl -w net.ipv4.ip_forward=1`"));
         assert_eq!(forwarding("no-such-device", true, true), Ok(()));
+        assert!(!forward("no-such-device", [true, true]).unwrap());
     }
 }

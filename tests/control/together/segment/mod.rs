@@ -100,7 +100,6 @@ fn one_of_three_nodes_answers_for_an_address_and_a_killed_agent_that_returns_mov
         let alive = shown.lines().filter(|line| line.starts_with("node") && line.ends_with("  alive"));
         assert_eq!(alive.count(), 2, "the other candidates\n{shown}");
     }
-    const KEPT: [usize; 4] = [OWNER, SINCE, WHY, EPOCH];
     let shown = cells(&segment, before[0], VIPS[0], KEPT);
     assert!(shown[1].starts_with("20") && shown[1].ends_with('Z'), "{shown:?}");
     segment.crash(before[0]);
@@ -116,13 +115,16 @@ fn one_of_three_nodes_answers_for_an_address_and_a_killed_agent_that_returns_mov
     assert_eq!((owners(&segment), cells(&segment, before[0], VIPS[0], KEPT)), (before, shown));
 }
 
+/// What the node that announces an address shows of it, also after its agent has started again.
+const KEPT: [usize; 4] = [OWNER, SINCE, WHY, EPOCH];
+
 /// The next one may need long for its first order.
 #[test]
 fn an_agent_that_gave_the_maps_away_keeps_its_addresses_until_the_next_one_has_taken_them() {
     skip_without_root!();
     let mut segment = Segment::new(2);
     let before = owners(&segment);
-    let shown = segment.shown(before[0]);
+    let shown = cells(&segment, before[0], VIPS[0], KEPT);
     let links = before.map(|owner| segment.nodes[owner].link);
     let given = segment.given(before[0]);
     assert!(!segment.is_writer(before[0]));
@@ -136,7 +138,7 @@ fn an_agent_that_gave_the_maps_away_keeps_its_addresses_until_the_next_one_has_t
     for (number, answered) in answers(&segment, Duration::from_secs(4)) {
         assert_eq!(answered, [links[number]].into(), "{}\n{}", VIPS[number], segment.logs());
     }
-    assert_eq!((owners(&segment), segment.shown(before[0])), (before, shown));
+    assert_eq!((owners(&segment), cells(&segment, before[0], VIPS[0], KEPT)), (before, shown));
 }
 
 #[test]

@@ -34,7 +34,9 @@ pub(super) fn look(pins: &Pins, node: &Node) -> Option<Finding> {
             "switch settings.nodeClients off in one of the two, or `ip link del vestibule-n0` if the other one is gone",
         ));
     }
-    if let Err(error) = sysctl::forwarding(FAR, true, true) {
+    let vips = vips(pins);
+    let [v4, v6] = [true, false].map(|is_v4| vips.iter().any(|vip| vip.is_ipv4() == is_v4));
+    if let Err(error) = sysctl::forwarding(FAR, v4, v6) {
         return Some(finding(Verdict::Bad, WHAT, error.to_string(), "set it for this device"));
     }
     let routes = match pair::routes(pair) {
@@ -46,7 +48,7 @@ pub(super) fn look(pins: &Pins, node: &Node) -> Option<Finding> {
         routes.ours.len(),
         node.name(pair.far)
     );
-    Some(judged(found, &vips(pins), &routes, node))
+    Some(judged(found, &vips, &routes, node))
 }
 
 fn judged(mut found: String, vips: &BTreeSet<IpAddr>, routes: &Routes, node: &Node) -> Finding {

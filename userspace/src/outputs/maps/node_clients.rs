@@ -79,9 +79,16 @@ struct Kept {
     leaving: BTreeMap<IpAddr, Instant>,
     /// What there is to say of the pair.
     problems: Vec<Problem>,
+    /// The kernel refused some of it, which may be otherwise than it was found.
+    is_doubtful: bool,
 }
 
 impl Kept {
+    /// Whether nothing else is there, as far as is known.
+    fn is_known(&self, when: When, node: &Arc<Node>) -> bool {
+        when != When::Look && !self.is_doubtful && Arc::ptr_eq(&self.network, node)
+    }
+
     /// Takes out of the changes those routes that resets may still need. One that may cut the node off from a host goes at once.
     fn let_linger(&mut self, changes: &mut Changes, wanted: &Wanted, now: Instant) {
         self.leaving.retain(|address, _| changes.remove.contains(address));
@@ -173,18 +180,17 @@ impl NodeClients {
     ) -> Result<Vec<Problem>, NodeClientsError> {
         self.is_left = false;
         let before = self.kept.take();
-        let is_known = |kept: &Kept| when != When::Look && Arc::ptr_eq(&kept.network, node);
         let mut kept = match before {
-            Some(before) if is_known(&before) => Kept { foreign, ..before },
+            Some(before) if before.is_known(when, node) => Kept { foreign, ..before },
             before => {
-                let (pair, problems) = self.make(programs, pins)?;
+                let (pair, problems) = self.make(&wanted, programs, pins)?;
                 let routes = pair::routes(pair)?;
                 let leaving = before.filter(|before| before.pair == pair).map(|before| {
                     self.note_changed(&routes.differing(&before.routes, &wanted.routes));
                     before.leaving
                 });
                 let (network, leaving) = (Arc::clone(node), leaving.unwrap_or_default());
-                Kept { pair, routes, network, foreign, leaving, problems }
+                Kept { pair, routes, network, foreign, leaving, problems, is_doubtful: false }
             }
         };
         let mut changes = kept.routes.changes_to(&wanted.routes);
@@ -205,8 +211,9 @@ impl NodeClients {
         }
         let mut problems =
             [&*kept.problems, &wanted.problems(FIELD), &of_routes(&blocked, &refused)].concat();
-        // What the kernel refused may be otherwise than it was found.
-        self.kept = refused.is_empty().then_some(kept);
+        // With it goes on what is to be removed a moment later.
+        kept.is_doubtful = !refused.is_empty();
+        self.kept = Some(kept);
         problems.dedup();
         Ok(problems)
     }
@@ -214,6 +221,7 @@ impl NodeClients {
     /// Makes the pair, or what it lacks, with the program at its end. Returns it, and what there is to say of it.
     fn make(
         &mut self,
+        wanted: &Wanted,
         programs: &mut Programs,
         pins: &Pins,
     ) -> Result<(Pair, Vec<Problem>), NodeClientsError> {
@@ -228,7 +236,8 @@ impl NodeClients {
             warn!("another program removed the pair for clients on the node itself: it is made again");
         }
         let mut problems = Vec::new();
-        match [NEAR, FAR].into_iter().try_fold(false, |was_off, end| Ok(sysctl::forward(end)? | was_off)) {
+        let families = [true, false].map(|is_v4| wanted.routes.keys().any(|vip| vip.is_ipv4() == is_v4));
+        match [NEAR, FAR].into_iter().try_fold(false, |was, end| Ok(sysctl::forward(end, families)? | was)) {
             Ok(was_off) if was_off && self.is_attached && !is_new => {
                 self.repaired += 1;
                 warn!("another program switched forwarding off on {NEAR} or {FAR}: it is switched on again");
@@ -329,6 +338,7 @@ mod tests {
             foreign: BTreeMap::new(),
             leaving: BTreeMap::new(),
             problems: Vec::new(),
+            is_doubtful: false,
         };
         let mut wanted = Wanted::default();
         wanted.routes.insert(at(5), None);
@@ -348,5 +358,26 @@ mod tests {
         assert_eq!(removed(&mut kept, &wanted, LINGER), [at(1)].into());
         assert_eq!(removed(&mut kept, &wanted, LINGER * 2), [at(2)].into());
         assert!(removed(&mut kept, &wanted, LINGER * 2).is_empty() && kept.leaving.is_empty());
+    }
+
+    /// A refused route of one family kept those of the other that nobody needed, for ever.
+    #[test]
+    fn what_the_kernel_refused_is_looked_at_again_and_what_leaves_goes_on_leaving() {
+        let (network, leaving) = (Arc::<Node>::default(), BTreeMap::from([(at(1), Instant::now())]));
+        let mut kept = Kept {
+            pair: Pair { near: 7, far: 8 },
+            routes: Routes::default(),
+            network: Arc::clone(&network),
+            foreign: BTreeMap::new(),
+            leaving,
+            problems: Vec::new(),
+            is_doubtful: false,
+        };
+        assert!(kept.is_known(When::Order, &network) && !kept.is_known(When::Look, &network));
+        assert!(!kept.is_known(When::Order, &Arc::default()));
+        kept.is_doubtful = true;
+        assert!(!kept.is_known(When::Second, &network));
+        let clients = NodeClients { kept: Some(kept), ..NodeClients::default() };
+        assert!(!clients.rests(&Desired::default(), When::Second), "it is removed within seconds");
     }
 }

@@ -90,8 +90,11 @@ impl Wanted {
             desired.listeners.iter().flat_map(|listener| &listener.addresses).copied().collect();
         let leads = |vip: &IpAddr| around.leading.get(vip).is_none_or(|leading| leading.here);
         let sources = [true, false].map(|is_v4| source(around.node, is_v4));
+        // Without an address of the family a client is refused at once, and tries the other family.
+        let has_own = [true, false].map(|is_v4| around.node.own.iter().any(|own| is_usable(own, is_v4)));
+        let is_reachable = |vip: &IpAddr| if vip.is_ipv4() { has_own[0] } else { has_own[1] };
         let mut this = Self::default();
-        for vip in vips.into_iter().filter(leads) {
+        for vip in vips.into_iter().filter(leads).filter(is_reachable) {
             match Left::of(&vip, around) {
                 Some(why) => drop(this.left.insert(vip, why)),
                 None => drop(this.routes.insert(vip, if vip.is_ipv4() { sources[0] } else { sources[1] })),
@@ -127,17 +130,22 @@ pub(crate) fn named(addresses: &[IpAddr]) -> String {
     text.join(", ")
 }
 
-/// Returns the node's address of a family, the same each time: of a device with a default route, if there is one, and the lowest.
-/// Others might be by chance an address that is only lent to the node.
-fn source(node: &Node, is_v4: bool) -> Option<IpAddr> {
-    let is_usable = |address: &IpAddr| match address {
+/// Whether an address of the node is one that others can answer to, of this family.
+fn is_usable(address: &IpAddr, is_v4: bool) -> bool {
+    match address {
         IpAddr::V4(address) => is_v4 && !address.is_link_local() && !address.is_loopback(),
         IpAddr::V6(address) => !is_v4 && !address.is_unicast_link_local() && !address.is_loopback(),
+    }
+}
+
+/// Returns the node's address of a family, the same each time: of a device with a default route that the node's own sockets follow, if there
+/// is one, then none that is only lent to the node, and the lowest.
+fn source(node: &Node, is_v4: bool) -> Option<IpAddr> {
+    let usable = node.answered.iter().filter(|(_, address)| is_usable(address, is_v4));
+    let rank = |(device, address): &&(u32, IpAddr)| {
+        (!node.main_defaults.contains(device), node.lent.contains(address), *device, *address)
     };
-    let usable = node.answered.iter().filter(|(_, address)| is_usable(address));
-    usable
-        .min_by_key(|(device, address)| (!node.defaults.contains(device), *device, *address))
-        .map(|(_, address)| *address)
+    usable.min_by_key(rank).map(|(_, address)| *address)
 }
 
 #[cfg(test)]
@@ -167,8 +175,11 @@ mod tests {
         let vips = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "2001:db8::1"].map(address);
         let here = |here| Leading { here, ..Leading::default() };
         let leading = [(vips[2], here(true)), (vips[3], here(false))].into();
-        let node =
-            Node { own: [vips[1]].into(), answered: [(2, address("192.0.2.7"))].into(), ..Node::default() };
+        let mut node = Node {
+            own: [vips[1], address("2001:db8::7")].into(),
+            answered: [(2, address("192.0.2.7"))].into(),
+            ..Node::default()
+        };
         let (api_servers, foreign) = &NOBODY;
         let found =
             Wanted::new(&desired(&vips), Around { leading: &leading, node: &node, api_servers, foreign });
@@ -176,6 +187,10 @@ mod tests {
         assert_eq!(found.routes, [(vips[0], v4), (vips[2], v4), (vips[4], None)].into());
         assert_eq!(found.left, [(vips[1], Left::Own)].into());
         assert!(found.problems("f").is_empty(), "the node's own listeners may have it");
+        node.own.retain(IpAddr::is_ipv4);
+        let around = Around { leading: &leading, node: &node, api_servers, foreign };
+        let found = Wanted::new(&desired(&vips), around);
+        assert!(!found.routes.contains_key(&vips[4]), "the node has no IPv6");
     }
 
     /// Each node would send into the pair what is for that host.
@@ -183,8 +198,12 @@ mod tests {
     fn no_route_leads_to_an_address_that_another_host_is_known_to_have() {
         let vips =
             ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "2001:db8::1", "2001:db8::2"].map(address);
-        let node =
-            Node { next_hops: [vips[1], vips[4]].into(), tunnelled: [vips[2]].into(), ..Node::default() };
+        let node = Node {
+            own: ["192.0.2.7", "2001:db8::7"].map(address).into(),
+            next_hops: [vips[1], vips[4]].into(),
+            tunnelled: [vips[2]].into(),
+            ..Node::default()
+        };
         let link = [2, 0, 0, 0, 0, 9];
         let (api_servers, foreign) = (&[vips[0], vips[4]].into(), &[(vips[3], link), (vips[0], link)].into());
         let leading = BTreeMap::new();
@@ -225,12 +244,17 @@ mod tests {
             at(3, "fe80::1"),
             at(2, "2001:db8::2"),
         ];
-        let mut node = Node { answered: answered.into(), defaults: [3].into(), ..Node::default() };
+        let mut node = Node { answered: answered.into(), main_defaults: [3].into(), ..Node::default() };
         assert_eq!(
             [true, false].map(|v4| source(&node, v4)),
             ["10.0.0.8", "2001:db8::2"].map(|text| Some(address(text)))
         );
-        node.defaults.clear();
+        // As kube-vip and keepalived lend them, and go with them.
+        node.lent.insert(address("10.0.0.8"));
+        assert_eq!(source(&node, true), Some(address("10.0.0.9")));
+        node.lent.insert(address("10.0.0.9"));
+        assert_eq!(source(&node, true), Some(address("10.0.0.8")), "it has no other there");
+        node.main_defaults.clear();
         assert_eq!(source(&node, true), Some(address("10.1.0.1")));
         node.answered.clear();
         assert_eq!(source(&node, true), None);
