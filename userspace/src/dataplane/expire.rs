@@ -12,7 +12,7 @@ use common::reason::Reason;
 use super::crowd::{self, Candidate, Crowd, Lingering};
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::{Held, Over};
-use super::left;
+use super::leftovers;
 use super::maps::Maps;
 use super::orphans::Orphans;
 use super::pin::Pins;
@@ -311,7 +311,7 @@ impl Expirer {
 
     /// Removes what is left of connections that are gone: counts of sources, and undelivered bytes.
     pub fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
-        Ok(Ended { hellos: left::sweep(&self.maps, &self.runner, settings)?, ..Ended::default() })
+        Ok(Ended { hellos: leftovers::sweep(&self.maps, &self.runner, settings)?, ..Ended::default() })
     }
 
     /// Whether walks have more to find than what time limits end: source ports towards a backend are nearly used up, or reports of flows

@@ -50,7 +50,7 @@ mod ports;
 /// Counts of sources that are not needed.
 mod sources;
 /// What is left of connections that are gone.
-mod left;
+mod leftovers;
 /// Source ports without a connection.
 mod orphans;
 /// Flows whose ends are asked by probes.

@@ -14,7 +14,6 @@ use tracing::{debug, info};
 
 use super::candidates::{Candidates, candidates, limit, node_id, spare};
 use super::kernel::Kernel;
-use super::left::Stamps;
 use super::ownership::{Rules, Standing};
 use super::picture::Page;
 use super::readers::Readers;
@@ -22,6 +21,7 @@ use super::schedule::Schedule;
 use super::shown::{Scene, Survey};
 use super::speaker::{Keys, Step};
 use super::speakers::{Allowed, Bids, Speakers, Steps};
+use super::stamps::Stamps;
 use super::task::{Received, Task};
 use super::wanted::{OnDevice, alone, announced, dialled};
 use crate::dataplane::pin::Pins;

@@ -16,7 +16,7 @@ mod speaker;
 /// The speakers of all devices.
 mod speakers;
 /// The stamps of an agent that has left the maps to the next one.
-mod left;
+mod stamps;
 /// The nodes that announced addresses before this one.
 mod previous;
 /// Devices of this node on one segment.

@@ -17,10 +17,10 @@ use tracing::{debug, warn};
 
 use super::candidates::Candidates;
 use super::kernel::key;
-use super::left::Stamps;
 use super::ownership::{Known, Member, NodeId, Rules, Segment, Standing};
 use super::previous::PreviousOwners;
 use super::speaker::{Keys, Speaker, Step};
+use super::stamps::Stamps;
 use super::task::Received;
 use super::twins::Twins;
 use super::wanted::OnDevice;

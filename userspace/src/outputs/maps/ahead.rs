@@ -143,6 +143,12 @@ mod tests {
         }
     }
 
+    /// Passes all orders on; nothing is known of flows.
+    fn pass(asked: &RefCell<Vec<Asked>>, received: &mpsc::Receiver<Order>, onward: &UnboundedSender<Order>) {
+        let finder = Fake { asked: Some(asked), ..Fake::default() };
+        serve(finder, received, onward, &Swept::default(), &Precedence::default());
+    }
+
     fn removal(backend: u32) -> Order {
         let selector = Selector { backends: BTreeSet::from([backend]), ..Selector::default() };
         Order::End(Ended { selector, ..Ended::default() })
@@ -199,13 +205,7 @@ mod tests {
         sender.send(Order::End(Ended { selector: detached, ..Ended::default() })).unwrap();
         sender.send(removal(1)).unwrap();
         drop(sender);
-        serve(
-            Fake { asked: Some(&asked), ..Fake::default() },
-            &received,
-            &onward,
-            &Swept::default(),
-            &Precedence::default(),
-        );
+        pass(&asked, &received, &onward);
         let mut since = || match passed.blocking_recv() {
             Some(Order::End(ended)) => ended.selector.since,
             other => panic!("{other:?}"),
@@ -250,13 +250,7 @@ mod tests {
         drop(passed);
         sender.send(removal(1)).unwrap();
         // It would wait for another order.
-        serve(
-            Fake { asked: Some(&asked), ..Fake::default() },
-            &received,
-            &onward,
-            &Swept::default(),
-            &Precedence::default(),
-        );
+        pass(&asked, &received, &onward);
         assert_eq!(asked.take(), [(BTreeSet::from([1]), None)], "how many flows there are is not known");
     }
 }
