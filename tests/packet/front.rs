@@ -572,6 +572,43 @@ fn answers_that_leave_by_another_device_are_left_to_tcx() {
     }
 }
 
+/// A flood of what is dropped has forged sources, and a look-up in the FIB for each would cost as much as TCX does.
+#[test]
+fn what_is_dropped_is_looked_up_once_for_all_sources() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let at = tcp_at(family);
+        let malformed = |mut frame: Vec<u8>| {
+            frame[at + 13] = 0;
+            frame
+        };
+        let first = malformed(syn(family));
+        // Its answer would leave by another device.
+        let beyond = dial(family).host(host(family, TENANT_NETS[0], BACKENDS[0]));
+        let forged = malformed(beyond.syn().bytes());
+        let mut theirs = forged.clone();
+        theirs[5] ^= 1;
+        let is_shown = (0..100).any(|_| {
+            std::thread::sleep(tests::world::HOP_AGE);
+            let unknown = programs.front(Device::Client, &forged);
+            assert_dropped(&programs.front(Device::Client, &first), Reason::ParseFlags, "the first");
+            let known = programs.front(Device::Client, &forged);
+            assert_unchanged(&programs.front(Device::Client, &theirs), &theirs, "of another device");
+            // Otherwise this is another unit of time already.
+            if known.verdict != xdp_verdict::DROP {
+                return false;
+            }
+            assert_unchanged(&unknown, &forged, "nothing is known of the device");
+            assert_dropped(&known, Reason::ParseFlags, "forged");
+            let answered = beyond.syn().bytes();
+            assert_unchanged(&programs.front(Device::Client, &answered), &answered, "another egress");
+            true
+        });
+        assert!(is_shown, "what is forged passes XDP");
+    }
+}
+
 #[test]
 fn the_first_answer_of_each_unit_of_time_is_left_to_tcx() {
     tests::skip_without_root!();

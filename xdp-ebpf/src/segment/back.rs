@@ -12,10 +12,13 @@ use crate::scratch::{Draft, Received};
 use crate::verified::verified;
 
 verified! {
-    /// Whether the frame is addressed to the device that it came in on, and answers to its sender leave there.
+    /// Whether the frame is addressed to the device that it came in on, as far as its answer or those before show it.
     pub(crate) fn is_ours as back_is_ours[Xdp, xdp](received: Received, draft: Draft) -> bool {
+        if let Some(is_ours) = next_hop::is_to_device(xdp, received) {
+            return is_ours;
+        }
         draft::answer(draft, &received.segment);
-        next_hop::is_back(xdp, received, draft)
+        next_hop::leads_to_device(xdp, received, draft)
     }
 }
 

@@ -144,27 +144,31 @@ fn look_up(packet: impl Packet, draft: &mut Draft, v4: bool, ingress: u32, ip_by
     packet.find_route(&mut draft.route)
 }
 
-/// Whether the frame in hand, which the draft answers, is addressed to the device that it came in on, and answers leave there.
+/// Whether the frame in hand is addressed to the device that it came in on. `None`: no look-up of this unit of time has shown the
+/// device's link address, see [`leads_to_device`]. Thus forged sources cost no look-up each.
 #[inline(always)]
-pub(super) fn is_back(xdp: Xdp, received: &mut Received, draft: &mut Draft) -> bool {
-    let (ingress, age, v4) = (xdp.ifindex(), age(received.now_ns), received.segment.v4);
-    let place = maps::front_hop(place(draft, ingress));
-    if let Some(known) = &place
-        && is_hop(known, draft, ingress, age)
-    {
-        return *received.headers.part::<6>(link_at(v4)) == known.links.from;
-    }
+pub(super) fn is_to_device(xdp: Xdp, received: &Received) -> Option<bool> {
+    let ingress = xdp.ifindex();
+    let known = maps::front_hop(place_of_device(ingress))?;
+    is_device(known, ingress, age(received.now_ns))
+        .then(|| *received.headers.part::<6>(link_at(received.segment.v4)) == known.links.from)
+}
+
+/// The same where the draft, which answers the frame, leaves by that device; the link address then serves all frames to the device.
+#[inline(always)]
+pub(super) fn leads_to_device(xdp: Xdp, received: &Received, draft: &mut Draft) -> bool {
     if !leads_back(xdp, received, draft, 0) {
         return false;
     }
-    if let Some(known) = place {
-        // No answer fits: whether one may be sent was not looked at.
-        keep(known, draft, ingress, age, 0);
+    let ingress = xdp.ifindex();
+    if let Some(known) = maps::front_hop(place_of_device(ingress)) {
+        keep_device(known, draft, ingress, age(received.now_ns));
     }
     true
 }
 
-/// The same for an answer of `ip_bytes` bytes, whose link addresses are then written. `false`, too: no packet of this unit of time
+/// Whether the frame in hand, which the draft answers by `ip_bytes` bytes, is addressed to the device that it came in on, and the answer
+/// leaves there; its link addresses are then written. `false`, too: no packet of this unit of time
 /// was sent by the kernel's neighbour entry yet, see [`depart`], which XDP cannot do.
 #[inline(always)]
 pub(super) fn find_back(xdp: Xdp, received: &mut Received, draft: &mut Draft, ip_bytes: u32) -> bool {
@@ -194,8 +198,22 @@ pub(super) fn find_back(xdp: Xdp, received: &mut Received, draft: &mut Draft, ip
 fn is_hop(known: &NextHop, draft: &Draft, ingress: u32, age: u32) -> bool {
     known.age == age
         && known.ingress == ingress
+        && known.egress != 0
         && known.from == draft.tuple.client
         && known.to == draft.tuple.vip
+}
+
+/// Whether the element has the link address of the device itself in this unit of time: a next hop has an egress.
+#[inline(always)]
+fn is_device(known: &NextHop, ingress: u32, age: u32) -> bool {
+    known.age == age && known.ingress == ingress && known.egress == 0
+}
+
+/// Stores the link address of the device that the draft's look-up led to, as that of no next hop.
+#[inline(always)]
+fn keep_device(known: &mut NextHop, draft: &Draft, ingress: u32, age: u32) {
+    keep(known, draft, ingress, age, 0);
+    known.egress = 0;
 }
 
 /// Stores the next hop that the draft's look-up gave, for IP packets of up to `mtu` bytes.
@@ -237,8 +255,18 @@ const fn link_at(v4: bool) -> usize {
 #[inline(always)]
 fn place(draft: &Draft, ingress: u32) -> u32 {
     let d = &draft.tuple;
-    let mixed = d.vip.low_word() ^ d.client.low_word().rotate_left(16) ^ ingress.rotate_left(8);
-    // Multiplying by the golden ratio spreads neighbouring addresses (Knuth, TAOCP 6.4).
+    spread(d.vip.low_word() ^ d.client.low_word().rotate_left(16) ^ ingress.rotate_left(8))
+}
+
+/// Returns the element of `FRONT_HOPS` that may hold the link address of the device itself.
+#[inline(always)]
+fn place_of_device(ingress: u32) -> u32 {
+    spread(ingress)
+}
+
+/// Multiplying by the golden ratio spreads neighbouring addresses (Knuth, TAOCP 6.4).
+#[inline(always)]
+fn spread(mixed: u32) -> u32 {
     mixed.wrapping_mul(0x9e37_79b1) >> 24
 }
 
