@@ -124,12 +124,28 @@ pub fn attach_by_netlink(namespace: &Namespace, device: &str, name: &str, pin: &
 
 /// Sends the frame `times` times out of a device of this thread's namespace.
 pub fn send(index: u32, frame: &[u8], times: u32) -> Result<()> {
+    send_by(index, frame, times, &writer(frame, false))
+}
+
+/// The same with the lower half of the source address at random each time: 65,536 sources. An IPv4 frame, in which that half, the
+/// identification and the lower half of the sequence number are 0: what is added to the address is taken from these, so both
+/// checksums stay as they are.
+pub fn send_from_many(index: u32, frame: &[u8], times: u32) -> Result<()> {
+    let is_zero = VARIED.iter().all(|at| frame.get(*at..*at + 2) == Some(&[0, 0]));
+    ensure!(is_zero && frame[12..14] == [8, 0], "a frame of IPv4 with zeros at {VARIED:?}");
+    send_by(index, frame, times, &writer(frame, true))
+}
+
+/// The lower half of an IPv4 source address, the identification, and the lower half of a sequence number.
+const VARIED: [usize; 3] = [14 + 14, 14 + 4, 14 + 20 + 6];
+
+fn send_by(index: u32, frame: &[u8], times: u32, code: &[u64]) -> Result<()> {
     ensure!(
         frame.len().is_multiple_of(2) && frame.len() < 256,
         "{} bytes are not of this program",
         frame.len()
     );
-    let program = load(&writer(frame), "")?;
+    let program = load(code, "")?;
     // `struct xdp_md`: the frame's end at 4, the device at 12.
     let mut context = [0_u32; 6];
     (context[1], context[3]) = (frame.len() as u32, index);
@@ -147,20 +163,31 @@ pub fn send(index: u32, frame: &[u8], times: u32) -> Result<()> {
 }
 
 /// Returns a program that writes the frame each time, for the receiver may have made its answer of the same memory, and sends it.
-fn writer(frame: &[u8]) -> Vec<u64> {
+fn writer(frame: &[u8], many: bool) -> Vec<u64> {
+    let mut code = Vec::new();
     let stores = frame.chunks(2).enumerate().map(|(place, two)| {
         let number = i16::from_ne_bytes([two[0], two[1]]);
         instruction(0x6a, 2, 2 * place as i16, i32::from(number))
     });
-    let length = frame.len() as i32;
-    let mut code = vec![
+    let mut stores: Vec<u64> = stores.collect();
+    // r6 = the context.
+    code.push(instruction(0xbf, 0x16, 0, 0));
+    if many {
+        // r7 = a random number (bpf_get_prandom_u32): once as it is, twice inverted, which adds nothing to either sum.
+        code.extend([instruction(0x85, 0, 0, 7), instruction(0xbf, 0x07, 0, 0)]);
+        let [source, others @ ..] = VARIED;
+        stores.push(instruction(0x6b, 0x72, source as i16, 0));
+        stores.push(instruction(0xa7, 7, 0, -1));
+        stores.extend(others.map(|at| instruction(0x6b, 0x72, at as i16, 0)));
+    }
+    code.extend([
         // r2 = data, r3 = its end, r4 = r2 + length; behind the end: to the last two.
-        instruction(0x61, 0x12, 0, 0),
-        instruction(0x61, 0x13, 4, 0),
+        instruction(0x61, 0x62, 0, 0),
+        instruction(0x61, 0x63, 4, 0),
         instruction(0xbf, 0x24, 0, 0),
-        instruction(0x07, 4, 0, length),
-        instruction(0x2d, 0x34, (frame.len() / 2 + 2) as i16, 0),
-    ];
+        instruction(0x07, 4, 0, frame.len() as i32),
+        instruction(0x2d, 0x34, (stores.len() + 2) as i16, 0),
+    ]);
     code.extend(stores);
     code.extend(returning(XDP_TX));
     code.extend(returning(XDP_DROP));
@@ -173,11 +200,24 @@ mod tests {
 
     #[test]
     fn a_program_writes_its_frame_and_sends_it() {
-        let code = writer(&[1, 2, 3, 0xff]);
-        assert_eq!(code.len(), 5 + 2 + 4);
+        let code = writer(&[1, 2, 3, 0xff], false);
+        assert_eq!(code.len(), 1 + 5 + 2 + 4);
         // Offset 2, bytes 3 and 0xff.
-        assert_eq!(code[6], 0xffff_ff03_0002_026a);
+        assert_eq!(code[7], 0xffff_ff03_0002_026a);
         // The jump leads behind the first `exit`.
-        assert_eq!((code[4] >> 16) as u16, 4);
+        assert_eq!((code[5] >> 16) as u16, 4);
+        let many = writer(&[0; 60], true);
+        assert_eq!(many.len(), 1 + 2 + 5 + 30 + 4 + 4);
+        assert_eq!((many[7] >> 16) as u16, 30 + 4 + 2);
+    }
+
+    /// A number and its complement together add nothing to a sum of the Internet checksum (RFC 1071): in the IP header the source and
+    /// the identification, under TCP's the source and the sequence number.
+    #[test]
+    fn what_varies_is_in_each_sum_once_as_it_is_and_once_inverted() {
+        let [source, identification, sequence] = VARIED;
+        assert_eq!((source, identification), (14 + 12 + 2, 14 + 4), "RFC 791");
+        assert_eq!(sequence, 14 + 20 + 4 + 2, "RFC 9293");
+        assert!(VARIED.iter().all(|at| at % 2 == 0));
     }
 }

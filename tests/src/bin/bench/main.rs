@@ -53,9 +53,9 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     if options.effort.against.is_some() {
         println!("{}", table::plain(&table::against(&rows)));
     }
-    results::store(&rows, &options.effort)?;
+    results::store(&rows)?;
     if options.write {
-        results::publish(&measured, &options.effort)?;
+        results::publish(&measured)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -73,11 +73,20 @@ fn row(line: &str) -> Result<Row> {
     })
 }
 
-/// Reads a median with its interval: `0.9 [0.8, 1.0]`.
+/// Reads a median with its interval: `0.9 [0.8, 1.0] of 40`; earlier tables do not say of how many figures. Or `0.9, one figure`.
 fn median(text: &str) -> Result<Median> {
+    if let Some(value) = text.strip_suffix(", one figure") {
+        return Ok(Median::one(value.parse()?));
+    }
     let (value, rest) = text.split_once(" [").context("the value has no interval")?;
-    let (low, high) = rest.trim_end_matches(']').split_once(", ").context("the interval has one end")?;
-    Ok(Median { value: value.parse()?, low: low.parse()?, high: high.parse()? })
+    let (interval, figures) = rest.split_once(']').context("the interval has no end")?;
+    let (low, high) = interval.split_once(", ").context("the interval has one end")?;
+    let figures = match figures.strip_prefix(" of ") {
+        Some(figures) => figures.parse()?,
+        None if figures.is_empty() => 0,
+        None => bail!("what follows the interval is no number of figures"),
+    };
+    Ok(Median { value: value.parse()?, low: low.parse()?, high: high.parse()?, figures })
 }
 
 #[cfg(test)]
@@ -92,7 +101,7 @@ mod tests {
             workload: workload.to_owned(),
             system: system.to_owned(),
             figure: "9 per CPU-s".to_owned(),
-            value: Some(Median { value, low: value - 0.25, high: value + 0.25 }),
+            value: Some(Median { value, low: value - 0.25, high: value + 0.25, figures: 40 }),
             target: Some(Target::AtLeast(0.5)),
             failures: 0,
             note: "a note".to_owned(),
@@ -155,5 +164,21 @@ mod tests {
         let mut tables = Tables::read(&document("\n")).unwrap();
         tables.replace("ask", "| a | b | c |  |  |  |  |", &ORDER);
         assert_eq!(tables.rows().unwrap()[0].value, None);
+    }
+
+    #[test]
+    fn a_value_says_of_how_many_figures_it_is() {
+        let of = |figures| Median { figures, ..Median::of(&[0.25, 0.5, 0.75]) };
+        for (median_of, text) in
+            [(of(7), "0.500 [0.250, 0.750] of 7"), (Median::one(0.25), "0.250, one figure")]
+        {
+            let line = markdown(&[Row { value: Some(median_of), ..measured("ask", "vestibule", 0.5) }]);
+            assert!(line.contains(&format!("| {text} |")), "{line}");
+            assert_eq!(median(text).unwrap(), median_of);
+        }
+        assert_eq!(median("0.5 [0.25, 0.75]").unwrap(), of(0), "an earlier table");
+        assert!(
+            median("0.5 [0.25, 0.75] of many").is_err() && median("0.5 [0.25, 0.75], one figure").is_err()
+        );
     }
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::published::{Tables, between};
-use crate::rounds::Effort;
 use crate::table::{Row, chart, markdown, summary};
 use crate::workload::{self, Measured};
 
@@ -15,23 +14,23 @@ const RESULTS: &str = "tests/bench/RESULTS.md";
 const README: &str = "README.md";
 
 /// Writes table and chart below the target folder.
-pub(crate) fn store(rows: &[Row], effort: &Effort) -> Result<()> {
+pub(crate) fn store(rows: &[Row]) -> Result<()> {
     let folder = target().join("bench");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    fs::write(folder.join("table.md"), table(rows, effort))?;
+    fs::write(folder.join("table.md"), table(rows))?;
     fs::write(folder.join("chart.svg"), chart(rows))?;
     println!("table and chart: {}", folder.display());
     Ok(())
 }
 
 /// Writes the tables of these workloads to RESULTS.md, and from all tables there the chart beside it and the summary in README.md.
-pub(crate) fn publish(measured: &[Measured], effort: &Effort) -> Result<()> {
+pub(crate) fn publish(measured: &[Measured]) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tree")?;
     let results = root.join(RESULTS);
     let text = fs::read_to_string(&results).with_context(|| format!("reading {RESULTS}"))?;
     let mut tables = Tables::read(&text).with_context(|| format!("{RESULTS} has no marks for tables"))?;
     for (name, rows) in measured {
-        tables.replace(name, &format!("Build {}. {}", commit(), table(rows, effort)), &workload::names());
+        tables.replace(name, &format!("Build {}. {}", commit(), table(rows)), &workload::names());
     }
     let rows = tables.rows()?;
     replace(&results, &tables.text())?;
@@ -55,10 +54,9 @@ fn replace(path: &Path, section: &str) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-fn table(rows: &[Row], effort: &Effort) -> String {
+fn table(rows: &[Row]) -> String {
     format!(
-        "Medians of {} rounds with their 95 % intervals; {}.\n\n{}",
-        effort.rounds,
+        "Medians with their 95 % intervals, and of how many figures each is; {}.\n\n{}",
         machine(),
         markdown(rows)
     )

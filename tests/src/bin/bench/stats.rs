@@ -7,9 +7,16 @@ pub(crate) struct Median {
     pub(crate) value: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
+    /// Of how many figures it is; 0: not known.
+    pub(crate) figures: usize,
 }
 
 impl Median {
+    /// A single figure.
+    pub(crate) const fn one(value: f64) -> Self {
+        Self { value, low: value, high: value, figures: 1 }
+    }
+
     /// Computes the median of at least one figure. For fewer than six figures no such interval is known: it
     /// then spans all of them.
     pub(crate) fn of(figures: &[f64]) -> Self {
@@ -24,7 +31,7 @@ impl Median {
         };
         let left_out = left_out(count);
         let at = |place: usize| sorted.get(place).copied().unwrap_or(f64::NAN);
-        Self { value, low: at(left_out), high: at(count.wrapping_sub(1 + left_out)) }
+        Self { value, low: at(left_out), high: at(count.wrapping_sub(1 + left_out)), figures: count }
     }
 }
 

@@ -74,9 +74,7 @@ impl Row {
     }
 
     fn cells(&self) -> [String; 7] {
-        let value = self.value.map_or_else(String::new, |median| {
-            format!("{} [{}, {}]", short(median.value), short(median.low), short(median.high))
-        });
+        let value = self.value.map_or_else(String::new, written);
         [
             self.workload.clone(),
             self.system.clone(),
@@ -86,6 +84,16 @@ impl Row {
             self.verdict().to_owned(),
             self.note.clone(),
         ]
+    }
+}
+
+/// Formats a median with its interval, and of how many figures it is. One figure has no interval.
+fn written(median: Median) -> String {
+    match median.figures {
+        1 => format!("{}, one figure", short(median.value)),
+        figures => {
+            format!("{} [{}, {}] of {figures}", short(median.value), short(median.low), short(median.high))
+        }
     }
 }
 
@@ -212,7 +220,7 @@ mod tests {
     use super::*;
 
     fn row(system: &str, value: f64, target: Option<Target>, failures: u64) -> Row {
-        let value = Some(Median { value, low: value - 0.01, high: value + 0.01 });
+        let value = Some(Median { value, low: value - 0.01, high: value + 0.01, figures: 40 });
         let (workload, figure) = ("connect".into(), "11,000 per CPU-s".into());
         Row { workload, system: system.into(), figure, value, target, failures, note: String::new() }
     }
@@ -231,7 +239,7 @@ mod tests {
     #[test]
     fn an_interval_that_reaches_the_target_meets_it() {
         let verdict = |low: f64, high: f64, target| {
-            let value = Some(Median { value: f64::midpoint(low, high), low, high });
+            let value = Some(Median { value: f64::midpoint(low, high), low, high, figures: 40 });
             Row { value, ..row(NEW_TO_OLD, 1.0, Some(target), 0) }.verdict()
         };
         let (work, time) = (Target::AtLeast(0.88).against_old(), Target::AtMost(1.15).against_old());
@@ -274,11 +282,9 @@ mod tests {
     #[test]
     fn tables_and_the_chart_hold_every_row() {
         let rows = [row("direct", 1.0, None, 0), row("vestibule", 0.91, Some(Target::AtLeast(0.88)), 0)];
-        assert!(
-            markdown(&rows).contains(
-                "| connect | vestibule | 11,000 per CPU-s | 0.910 [0.900, 0.920] | >= 0.88 | met |"
-            )
-        );
+        assert!(markdown(&rows).contains(
+            "| connect | vestibule | 11,000 per CPU-s | 0.910 [0.900, 0.920] of 40 | >= 0.88 | met |"
+        ));
         assert!(plain(&rows).lines().count() == 3);
         let other = Row { workload: "among many".to_owned(), ..row("vestibule, few", 1.0, None, 0) };
         let chart = chart(&[rows.to_vec(), vec![other]].concat());

@@ -208,7 +208,7 @@ impl Met {
                 times.len()
             ),
         };
-        let late = Median { value: late, low: late, high: late };
+        let late = Median::one(late);
         [row("median", Median::of(&times), 1.0), row("99th percentile", late, 10.0)]
     }
 }

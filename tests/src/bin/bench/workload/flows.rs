@@ -89,13 +89,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     all.push(removed(many, "route", &without_route(&moved)?, behind)?);
     let daemon = many.bench.daemon().context("the system is ours")?;
     let peak = most_memory(daemon)? * 1e3;
-    all.push(row(
-        many.flows,
-        "memory of the daemon at most, MB",
-        Median { value: peak, low: peak, high: peak },
-        "MB",
-        None,
-    ));
+    all.push(row(many.flows, "memory of the daemon at most, MB", Median::one(peak), "MB", None));
     Ok(all)
 }
 
@@ -210,13 +204,7 @@ fn at_rest(filled: &mut [Filled], effort: &Effort) -> Result<Vec<Row>> {
     share.note = format!("at {} flows {:.4}", grouped(REAL.into()), shares[0].value);
     let bytes = daemon(&mut filled[1])?.resident_bytes()? as f64 / 1e6;
     let few = daemon(&mut filled[0])?.resident_bytes()? as f64 / 1e6;
-    let mut resident = row(
-        flows,
-        "memory of the daemon at rest, MB",
-        Median { value: bytes, low: bytes, high: bytes },
-        "MB",
-        None,
-    );
+    let mut resident = row(flows, "memory of the daemon at rest, MB", Median::one(bytes), "MB", None);
     resident.note = format!("at {} flows {few:.0} MB", grouped(REAL.into()));
     Ok(vec![share, resident])
 }
@@ -294,8 +282,7 @@ fn removed(filled: &mut Filled, what: &str, text: &str, behind: u32) -> Result<R
     }
     let ended = begun.elapsed().as_secs_f64();
     let what = format!("{} behind a {what}, which is removed, s", grouped(behind.into()));
-    let mut row =
-        row(flows, &what, Median { value: ended, low: ended, high: ended }, "s", Some(Target::AtMost(1.0)));
+    let mut row = row(flows, &what, Median::one(ended), "s", Some(Target::AtMost(1.0)));
     row.failures = count(Reason::EmitCopyLost)? - unsent;
     row.note = format!(
         "the file was in force after {:.0} ms; {:.2} s of CPU of the daemon's threads that still run",

@@ -49,7 +49,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
         workload: format!("daemon killed under load, {times} times: lost and failed"),
         system: System::Vestibule.name().into(),
         figure: format!("{lost} of {} held lost, {failed} of {new} new failed", times * HELD),
-        value: Some(Median { value, low: value, high: value }),
+        value: Some(Median::one(value)),
         target: Some(Target::AtMost(0.0)),
         failures: lost + failed,
         note: wrong.join("; "),

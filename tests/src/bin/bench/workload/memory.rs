@@ -61,7 +61,12 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
             "maps {maps:.0} B, kernel caches above direct {:.0} B, process {:.0} B",
             caches.value, process.value
         ),
-        value: Some(Median { value: sum(caches.value), low: sum(caches.low), high: sum(caches.high) }),
+        value: Some(Median {
+            value: sum(caches.value),
+            low: sum(caches.low),
+            high: sum(caches.high),
+            figures: caches.figures,
+        }),
         target: Some(Target::AtMost(0.4)),
         failures: 0,
         note: format!("FLOWS and NATS at {entries} flows"),

@@ -71,7 +71,7 @@ fn loaded(routes: u32, format: Format, times: u32, seconds: f64) -> Result<Vec<R
         rows.push(Row {
             workload: "its peak of memory, GB".to_owned(),
             figure: format!("{peak:.2} GB"),
-            value: Some(Median { value: peak, low: peak, high: peak }),
+            value: Some(Median::one(peak)),
             target: Some(Target::AtMost(1.5)),
             ..rows[0].clone()
         });
