@@ -58,8 +58,8 @@ pub(crate) fn run(names: &[String]) -> Outcome {
     };
     let (mut built, mut reports) = (None, Vec::new());
     for level in levels {
-        // The first levels run beside the build.
-        if level.needs > Needs::Nothing
+        // The first levels run beside the build: they start no daemon, and have the programs in them.
+        if level.needs > Needs::Kernel
             && let Some(building) = building.take()
         {
             built = Some(building.end()?);
