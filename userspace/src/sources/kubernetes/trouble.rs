@@ -2,6 +2,7 @@
 
 use kube::core::Status;
 use std::fmt;
+use std::time::Duration;
 
 /// Why a watch ended before its time.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,17 +15,20 @@ pub(super) enum Trouble {
     NotFound(String),
     /// The version we know is of another history (etcd was restored, a server lags behind).
     OtherHistory(String),
+    /// The server sent nothing for this long, where something was due.
+    Silent(Duration),
     /// Anything else: refused, broken, unreachable.
     Failed(String),
 }
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "the version to go on from is too old",
-            Self::NoStreaming => "lists are not given as streams",
-            Self::NotFound(why) | Self::OtherHistory(why) | Self::Failed(why) => why,
-        })
+        match self {
+            Self::Expired => f.write_str("the version to go on from is too old"),
+            Self::NoStreaming => f.write_str("lists are not given as streams"),
+            Self::Silent(waited) => write!(f, "the API server sent nothing for {} s", waited.as_secs()),
+            Self::NotFound(why) | Self::OtherHistory(why) | Self::Failed(why) => f.write_str(why),
+        }
     }
 }
 
@@ -40,7 +44,10 @@ impl From<kube::Error> for Trouble {
 impl From<Status> for Trouble {
     fn from(status: Status) -> Self {
         let Status { code, message, reason, .. } = status;
-        let refused = matches!(code, 400 | 403 | 422) && message.contains("sendInitialEvents");
+        // Servers that do not know the former (before 1.27) refuse the latter, which belongs to it.
+        let names_streams =
+            ["sendInitialEvents", "resourceVersionMatch"].iter().any(|name| message.contains(name));
+        let refused = matches!(code, 400 | 403 | 422) && names_streams;
         let told = format!("{code} {reason}: {message}");
         match code {
             _ if refused => Self::NoStreaming,

@@ -24,8 +24,8 @@ const LATE: Duration = Duration::from_secs(5);
 const WORKS: Duration = Duration::from_secs(1);
 /// The answer to a request begins within this time.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Nothing new in a list given as a stream for this long: the server does not know of such lists (before 1.27) and will
-/// never say that this was all.
+/// A list given as a stream without a byte for this long has failed. If nothing at all came, the server may ignore that it is asked for
+/// streams; objects that came say that it is slow.
 const STREAM_SILENCE: Duration = Duration::from_secs(10);
 /// A server that refused to give a list as a stream is not asked for one for this long: it may be replaced by a newer one.
 const NO_STREAMS: Duration = Duration::from_secs(600);
@@ -177,7 +177,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         };
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
         let answer = timeout(ANSWER, self.client.request_events::<T>(request));
-        let mut events = std::pin::pin!(answer.await.map_err(|_| silent(ANSWER))??);
+        let mut events = std::pin::pin!(answer.await.map_err(|_| Trouble::Silent(ANSWER))??);
         self.not_found_since = None;
         if is_listing {
             self.sink.take(Event::Begin).await;
@@ -191,7 +191,9 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                 None => SILENCE,
             };
             let event = match timeout_at(end.min(Instant::now() + patience), events.try_next()).await {
-                Err(_) if is_listing => return Err(Trouble::NoStreaming),
+                Err(_) if is_listing && is_empty => return Err(Trouble::NoStreaming),
+                // Pages from all nodes, and at once, would be more load on a server that has too much.
+                Err(_) if is_listing => return Err(Trouble::Silent(STREAM_SILENCE)),
                 // A version that is too old is said at once: this one is not.
                 Err(_) if self.told.is_some() => {
                     self.on_fresh().await;
@@ -238,7 +240,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         let request = self.request.list_metadata(&params);
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
         let answer = timeout(ANSWER, self.client.request::<Page<IgnoredAny>>(request)).await;
-        let now = answer.map_err(|_| silent(ANSWER))??.metadata.resource_version.unwrap_or_default();
+        let now = answer.map_err(|_| Trouble::Silent(ANSWER))??.metadata.resource_version.unwrap_or_default();
         let number = |version: &str| version.parse::<u64>().ok();
         self.is_doubtful = false;
         match number(&now) < number(&known) && !now.is_empty() {
@@ -296,7 +298,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
             };
             let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
             let answer = timeout(PAGE, self.client.request::<Page<T>>(request)).await;
-            let page = answer.map_err(|_| silent(PAGE))??;
+            let page = answer.map_err(|_| Trouble::Silent(PAGE))??;
             for object in page.items.into_iter().flatten() {
                 self.sink.take(Event::Listed(object)).await;
             }
@@ -351,7 +353,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
     }
 
     /// Reports a failure. Returns how long to wait for the server's sake, after all that failed before.
-    async fn after(&mut self, trouble: Trouble, lasted: Duration) -> Duration {
+    async fn after(&mut self, trouble: Trouble, mut lasted: Duration) -> Duration {
         let why = match trouble {
             Trouble::NoStreaming => {
                 self.streams_from = Instant::now() + NO_STREAMS;
@@ -378,6 +380,11 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                 }
                 Some(why)
             }
+            // To wait in vain was no good time: the next wait grows.
+            Trouble::Silent(_) => {
+                lasted = Duration::ZERO;
+                Some(trouble.to_string())
+            }
             Trouble::Failed(why) => Some(why),
         };
         if let Some(why) = why
@@ -388,8 +395,4 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         }
         self.retry.after_failure(lasted, (self.chance)())
     }
-}
-
-fn silent(waited: Duration) -> Trouble {
-    Trouble::Failed(format!("the API server did not answer within {} s", waited.as_secs()))
 }

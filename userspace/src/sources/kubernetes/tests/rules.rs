@@ -207,6 +207,24 @@ async fn streams_that_were_refused_are_tried_again_after_ten_minutes() {
     assert_eq!(forms.join(" "), "stream pages watch pages watch pages watch stream watch");
 }
 
+/// A server under load goes on after a while. Pages, all nodes' at the same time, would be more load.
+#[tokio::test(start_paused = true)]
+async fn a_streamed_list_that_falls_silent_is_asked_for_again_as_a_stream_and_waits_like_any_list() {
+    let stalls = || Slow(vec![(0, event("ADDED", "a", 5)), (11, listed(9))]);
+    let gone = Ended(vec![expired()]);
+    let watched = watch(HIGH, 150, [list(), gone, stalls(), stalls(), list()]).await;
+    assert_eq!(watched.waits()[1..4], [30_000, 40_000, 40_000]);
+    assert_eq!(watched.parameters("sendInitialEvents")[2..5], [Some("true"); 3]);
+    assert!(watched.parameters("limit").iter().all(Option::is_none), "no pages: {:?}", watched.asked);
+    let silence = "stale: the API server sent nothing for 10 s";
+    let lists = ["begin", "listed a", silence, "begin", "listed a", "begin", "listed a", "done", "fresh"];
+    assert_eq!(watched.notes[3..], lists);
+    // The first list does not wait for others, and the silence was no good time.
+    let first = watch(HIGH, 60, [stalls(), stalls(), list()]).await;
+    assert_eq!(first.waits()[..2], [10_200, 10_400]);
+    assert_eq!(first.parameters("sendInitialEvents")[..3], [Some("true"); 3]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_deleted_within_a_streamed_list_stays_deleted() {
     let lines = || {
