@@ -350,6 +350,8 @@ fn arguments(folder: &TempDir, files: &Files, options: &Options<'_>, port: u16, 
     if options.audit {
         arguments.push(format!("--audit-policy-file={}", path("audit.yaml")));
         arguments.push(format!("--audit-log-path={}", path("audit.json")));
+        // MB. By default it would be renamed at 100, and what is in it not be found: no test writes as much as this.
+        arguments.push("--audit-log-maxsize=100000".into());
     }
     arguments.extend(options.arguments.iter().map(ToString::to_string));
     arguments

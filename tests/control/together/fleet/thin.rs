@@ -26,7 +26,7 @@ const APART: Duration = Duration::from_millis(100);
 
 /// The agents. They end when dropped.
 pub(in crate::together) struct Thin {
-    /// The version of Claims that each has read in full; 0: none.
+    /// The version of Claims that each has read in full, while it follows all that it reads; 0: it does not.
     versions: Arc<Vec<AtomicU64>>,
     ends: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -51,13 +51,13 @@ impl Thin {
         Self { versions, ends, threads }
     }
 
-    /// Waits until all have read every Claim up to this version. Returns for how long.
-    pub(in crate::together) fn wait_for(&self, version: u64, patience: Duration) -> Duration {
+    /// Waits until all have read every Claim up to this version, and follow all that they read.
+    pub(in crate::together) fn wait_for(&self, version: u64, patience: Duration) {
         let begun = Instant::now();
         loop {
             let lack = self.versions.iter().filter(|held| held.load(Ordering::Relaxed) < version).count();
             if lack == 0 {
-                return begun.elapsed();
+                return;
             }
             assert!(begun.elapsed() < patience, "{lack} agents do not hold version {version}");
             std::thread::sleep(Duration::from_millis(200));
@@ -103,11 +103,11 @@ async fn agent(number: usize, config: kube::Config, versions: Arc<Vec<AtomicU64>
     loop {
         store.changed().await;
         store.changes();
+        let version = store.claims_version();
+        versions[number].store(if store.is_confirmed() { version } else { 0 }, Ordering::Relaxed);
         if store.is_complete() {
-            let version = store.claims_version();
             let state = NodeStateSpec { node: node.clone(), ..NodeStateSpec::default() };
             reporter.tell(LeaseReport { claims_version: version, ..LeaseReport::default() }, state);
-            versions[number].store(version, Ordering::Relaxed);
         }
     }
 }
