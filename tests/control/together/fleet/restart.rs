@@ -12,6 +12,8 @@ use crate::agent::scene::Scene;
 /// What all agents follow; those with maps follow the keys, too.
 const OF_ALL: [&str; 3] = ["announcements", "claims", "endpointslices"];
 const KEYS: &str = "secrets";
+/// Lists that replace others are spread over 30 s.
+const LISTS: Duration = Duration::from_secs(40);
 
 /// Restarts it, waits until every agent follows it again, which a change shows, and judges what that took.
 pub(super) fn restart(scene: &mut Scene, size: Size, audit: &mut Audit, thin: Option<&Thin>) {
@@ -31,6 +33,8 @@ pub(super) fn restart(scene: &mut Scene, size: Size, audit: &mut Audit, thin: Op
         thin.wait_for(waits::newest_claim(scene), size.patience);
     }
     let followed = begun.elapsed();
+    // One that lists a second time would do so until then.
+    std::thread::sleep((ready + LISTS).saturating_sub(followed));
     waits::for_all(scene, size, 2);
     show(&format!(
         "a restart of the API server: ready after {ready:?}, all agents have asked it after {asked:?}, and hold a change after {followed:?}"
