@@ -1,7 +1,7 @@
 //! Another program takes away again and again what the agent writes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::maps::backend::Backend;
 use common::maps::name;
@@ -15,6 +15,10 @@ use super::scene::{CONFIG, NODE, RELEASE, Scene, until};
 
 /// A walk each ten seconds finds it, and for ten seconds what was said is not taken back.
 const LONG: Duration = Duration::from_secs(60);
+/// From one walk to the next.
+const WALK: Duration = Duration::from_secs(10);
+/// For the walk itself, the report, and looking.
+const SLACK: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_route_whose_elements_are_taken_away_is_not_programmed_and_the_node_says_why() {
@@ -66,6 +70,29 @@ fn a_route_whose_elements_are_taken_away_is_not_programmed_and_the_node_says_why
     until("nothing is reported any more", &[&agent], || {
         scene.kubectl().get(&["nodestate", NODE]).unwrap()["spec"].get("problems").is_none()
     });
+}
+
+/// Once, as with `bpftool map delete`: found within one walk, and written again.
+#[test]
+fn an_element_that_is_deleted_once_is_found_within_one_walk() {
+    skip_without_root!();
+    let scene = Scene::new();
+    scene.tenant("a", "10.99.1.1");
+    let agent = scene.agent("first");
+    until("the route is in the maps", &[&agent], || scene.backends().len() == 1);
+    wait_for(&scene, "a", "True");
+    let backends = scene.pins.path().join(name::BACKENDS);
+    let all = || pinned_entries::<u32, Backend>(&backends).unwrap();
+    let [(id, before)] = all()[..] else { panic!("the route has one backend") };
+    remove_pinned::<u32, Backend>(&backends, id).unwrap();
+    let begun = Instant::now();
+    let lost = |state: &Value| {
+        let problems = state["spec"]["problems"].as_array().cloned().unwrap_or_default();
+        problems.iter().any(|one| one["object"] == "TLSRoute/tenant/a" && one["missing"] == true)
+    };
+    scene.kubectl().wait_for("the node's exception", &["nodestate", NODE], WALK + SLACK, lost).unwrap();
+    until("the element is there again", &[&agent], || all() == [(id, before)]);
+    assert!(begun.elapsed() < WALK + SLACK, "{:?}", begun.elapsed());
 }
 
 /// Another program has filled a map: what is missing there cannot be written again until there is room.

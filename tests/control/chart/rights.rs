@@ -169,6 +169,28 @@ fn an_api_server_lets_each_do_its_work_and_nothing_else() {
     assert!(!can(&controller, &format!("update leases.coordination.k8s.io/of-an-agent {here}")));
 }
 
+/// Each agent would be sent the Leases of all.
+#[test]
+fn agents_never_watch_leases() {
+    let server = ApiServer::start().unwrap();
+    let admin = server.kubectl();
+    admin.apply(&template(&["--set=namespace.create=true", "--set=formerRights=true"]).unwrap()).unwrap();
+    admin.wait_for_definitions().unwrap();
+    let agent = admin.of_service_account(NAMESPACE, "vestibule-agent").unwrap();
+    let controller = admin.of_service_account(NAMESPACE, "vestibule-controller").unwrap();
+    let here = format!("-n {NAMESPACE}");
+    for verb in ["list", "watch"] {
+        let question = format!("{verb} leases.coordination.k8s.io {here}");
+        assert!(can(&controller, &question), "controller: {question}");
+        for within in [&*here, "-A", "-n default"] {
+            let question = format!("{verb} leases.coordination.k8s.io {within}");
+            assert!(!can(&agent, &question), "agent: {question}");
+        }
+    }
+    // Its own, by its name.
+    assert!(can(&agent, &format!("get leases.coordination.k8s.io {here}")));
+}
+
 #[test]
 fn an_agent_lists_and_watches_the_one_secret_by_its_name() {
     let server = ApiServer::start().unwrap();

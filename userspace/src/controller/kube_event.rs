@@ -37,7 +37,7 @@ pub(super) struct Regarding {
     pub(super) uid: String,
 }
 
-/// Something to report. Two notes are the same whatever nodes they name: which nodes see something changes all the time.
+/// Something to report. Two notes are the same whatever nodes and cause they name: these change all the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Note {
     pub(super) regarding: Regarding,
@@ -48,6 +48,8 @@ pub(super) struct Note {
     pub(super) text: String,
     /// The nodes that see it, when it is written first, such as `nodes a, b`; empty: it is not about nodes.
     pub(super) nodes: String,
+    /// What follows the text, as it is when it is written first: it may name nodes and versions. Empty: nothing.
+    pub(super) cause: String,
     /// Written after what lasts, even if it is a warning: its object's owner makes as many as he likes.
     pub(super) goes_last: bool,
 }
@@ -85,10 +87,13 @@ impl Note {
 
     /// The text, cut to the length that the API accepts.
     pub(super) fn text(&self) -> String {
-        let text = match self.nodes.as_str() {
+        let mut text = match self.nodes.as_str() {
             "" => self.text.clone(),
             nodes => format!("on {nodes}: {}", self.text),
         };
+        if !self.cause.is_empty() {
+            text = format!("{text}: {}", self.cause);
+        }
         crate::status::cut(&text, NOTE_BYTES_MAX).to_owned()
     }
 

@@ -180,15 +180,14 @@ impl Evidence<'_> {
         about.iter().flat_map(|about| by_reason.iter().map(move |one| note(about, one))).collect()
     }
 
-    /// Returns the notes about what the mark of Claims waits for.
+    /// Returns the notes that the mark of Claims waits, and for what. That may name a node and a version, and is no other Event.
     pub(super) fn unmarked(&self, why: &str) -> Vec<Note> {
         let note = |regarding: Regarding| Note {
             regarding,
             is_warning: true,
             reason: "ClaimsIncomplete",
-            text: format!(
-                "agents that start serve what they saved, and new and changed routes wait, until all Claims are written: {why}"
-            ),
+            text: "agents that start serve what they saved, and new and changed routes wait, until all Claims are written".to_owned(),
+            cause: why.to_owned(),
             ..Note::default()
         };
         self.of_all().into_iter().map(note).collect()
@@ -445,6 +444,68 @@ mod tests {
         );
         assert!(silent.text().starts_with("on node n2: its agent renews its Lease"), "{}", silent.text());
         assert_eq!(unheard, 1);
+    }
+
+    /// All notes about what these nodes see and say, where it is the same on each.
+    fn notes_seen_on(names: &[&str]) -> Vec<Note> {
+        let mut nodes = Nodes::default();
+        for name in names {
+            let of = |object: Option<&str>| Complaint {
+                object: object.map(str::to_owned),
+                text: "full".to_owned(),
+                ..Complaint::default()
+            };
+            let objects = ["TLSRoute/t/a", "Claim/c"].map(Some);
+            let complaints = objects.into_iter().map(of).collect();
+            nodes.live.insert((*name).to_owned(), Held { complaints, ..Held::default() });
+        }
+        nodes.live.insert("n9".to_owned(), Held::default());
+        let seen: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let announced = NodeAnnounced { unheard: vec!["n9".into()], ..NodeAnnounced::default() };
+        let by = names.iter().map(|name| (*name, "u", std::slice::from_ref(&announced)));
+        let reporting = Reporting { announced: Some(Announced::of(by)), ..Reporting::NONE };
+        let ground = Evidence {
+            cluster: &cluster(),
+            version: &|_| Some("v1"),
+            nodes: &nodes,
+            failing: &Failing::from([("10.0.0.1:6443".parse().unwrap(), seen)]),
+            node_uids: &BTreeMap::new(),
+        };
+        let conflict = Conflict {
+            object: gateway(),
+            address: "192.0.2.9".parse().unwrap(),
+            link: "02:00:00:00:00:0a".to_owned(),
+            device: "eth0".into(),
+            nodes: names.iter().map(|name| (*name).into()).collect(),
+        };
+        let (lasting, _) = ground.of_everything(&[], &[conflict], &reporting);
+        let mut notes: Vec<Note> = lasting.into_iter().collect();
+        notes.extend(ground.unread(names.iter().map(|name| (*name, "its report is of version 1"))));
+        let holds = format!("node {} holds Claims up to version {}, and maybe it", names[0], names.len());
+        notes.extend(ground.unmarked(&holds));
+        notes
+    }
+
+    /// Otherwise each node more or less would be another Event of each object.
+    #[test]
+    fn events_name_no_sets_of_nodes_in_what_is_hashed() {
+        let [one, more] = [&["n1"][..], &["n2", "n1"]].map(notes_seen_on);
+        let kinds: BTreeSet<(&str, &str)> =
+            one.iter().map(|note| (note.reason, note.regarding.kind)).collect();
+        let all = [
+            ("AddressConflict", "Gateway"),
+            ("BackendFailing", "Service"),
+            ("ClaimsIncomplete", "Claim"),
+            ("NodeProblem", "Claim"),
+            ("NodeProblem", "NodeState"),
+            ("NodeProblem", "TLSRoute"),
+        ];
+        assert_eq!(kinds, all.into());
+        let names = |notes: &[Note]| notes.iter().map(Note::name).collect::<Vec<_>>();
+        assert_eq!(names(&one), names(&more));
+        for (one, more) in one.iter().zip(&more) {
+            assert!(one == more && one.text() != more.text(), "{} {}", one.text(), more.text());
+        }
     }
 
     #[test]
