@@ -26,6 +26,11 @@ const VIP: &str = "192.0.2.5:443";
 /// How long nothing may happen.
 const QUIET: Duration = Duration::from_secs(15);
 
+/// Where a test that is skipped would look like one that passed.
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
+}
+
 /// A cluster with the chart of the previous release, whose pods are processes of ours.
 struct Upgrade {
     // Agents end before the scene.
@@ -40,7 +45,9 @@ struct Upgrade {
 /// Installs the previous release with a route that is served. Returns its processes, too; `None`: it could not be built.
 fn installed() -> Option<(Upgrade, Controller, Agent)> {
     let Some(previous) = previous_release() else {
-        eprintln!("SKIPPED: this checkout has no history to build the previous release from");
+        let why = "this checkout has no history to build the previous release from";
+        assert!(!is_ci(), "{why}: in CI, fetch all of it (`git fetch --unshallow`)");
+        eprintln!("SKIPPED: {why}");
         return None;
     };
     let scene = Scene::around(CONFIG, |namespace| {
