@@ -249,3 +249,82 @@ fn claims_and_their_definition_are_deleted_while_tenants_are_served() {
     held.holds();
     assert_eq!(*least.lock().unwrap(), 3, "a tenant was out of service for a moment");
 }
+
+/// Refuses new Claims whose names begin so, as a webhook may.
+fn refuse_claims(scene: &Scene, prefix: &str) {
+    let named = json!({"name": "not-these"});
+    let api = "admissionregistration.k8s.io/v1";
+    let policy = json!({
+        "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": named,
+        "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": ["vestibule.dev"], "apiVersions": ["*"],
+                "operations": ["CREATE"], "resources": ["claims"]}]},
+            "validations": [{"expression": format!("!object.metadata.name.startsWith('{prefix}')"),
+                "message": "it is not paid for"}],
+        },
+    });
+    let binding = json!({"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": named,
+        "spec": {"policyName": "not-these", "validationActions": ["Deny"]}});
+    scene.kubectl().apply(&format!("{policy}\n---\n{binding}")).unwrap();
+}
+
+/// All tenants' changes waited for the one whose Claim is refused.
+#[test]
+fn a_claim_that_is_refused_once_all_were_deleted_is_served_on_and_others_come_and_go() {
+    skip_without_root!();
+    let scene = Scene::bare(CONFIG, &[]);
+    let backends = |names: &[(&str, &str)]| {
+        names.iter().map(|(name, at)| format!("tlsroute/tenant/{name} {at}:6443")).collect::<Vec<_>>()
+    };
+    let (a, b, c) = (("a", "10.99.1.1"), ("b", "10.99.1.2"), ("c", "10.99.1.3"));
+    scene.tenant(a.0, a.1);
+    scene.tenant(b.0, b.1);
+    let _controller = scene.controller("leader", &[]);
+    let agent = scene.agent("first");
+    let served = || {
+        let mut now = scene.backends();
+        now.sort_unstable();
+        now
+    };
+    until("the routes are in the maps", &[&agent], || served() == backends(&[a, b]));
+    until("it is ready", &[&agent], || agent.is_ready());
+    let claims = scene.kubectl().get(&["claims"]).unwrap();
+    let of_a = |claim: &&Value| {
+        claim["spec"]["origin"]["name"] == "a" && claim["spec"]["origin"]["kind"] == "TLSRoute"
+    };
+    let refused = claims["items"].as_array().unwrap().iter().find(of_a).unwrap();
+    let name = refused["metadata"]["name"].as_str().unwrap();
+    refuse_claims(&scene, "tlsroute-tenant-a-");
+    until("the policy is in force", &[&agent], || {
+        let probe = json!({"apiVersion": refused["apiVersion"], "kind": "Claim", "spec": refused["spec"],
+            "metadata": {"name": "tlsroute-tenant-a-probe"}});
+        let output = scene.kubectl().output(&["create", "--dry-run=server", "-f", "-"], &probe.to_string());
+        String::from_utf8_lossy(&output.unwrap().stderr).contains("not paid for")
+    });
+    // Looks all the time.
+    let served_with_a = || {
+        let now = served();
+        assert!(now.contains(&backends(&[a])[0]), "the tenant was out of service: {now:?}");
+        now
+    };
+    scene.kubectl().run(&["delete", "claims", "--all"]).unwrap();
+    let left_out = || {
+        let mark = scene.kubectl().get(&["claim", "0-settled-in-part"]).ok()?;
+        mark["metadata"]["annotations"]["vestibule.dev/left-out"].as_str().map(str::to_owned)
+    };
+    until("the mark names it", &[&agent], || {
+        served_with_a().len() == 2 && left_out().as_deref() == Some(name)
+    });
+    assert!(!is_settled(&scene));
+    until("the agent is ready", &[&agent], || served_with_a().len() == 2 && agent.is_ready());
+    scene.tenant(c.0, c.1);
+    until("what is new is served", &[&agent], || served_with_a() == backends(&[a, b, c]));
+    scene.kubectl().run(&["-n", "tenant", "delete", "tlsroute", "b"]).unwrap();
+    until("what is gone is not", &[&agent], || served_with_a() == backends(&[a, c]));
+
+    scene.kubectl().run(&["delete", "validatingadmissionpolicybinding", "not-these"]).unwrap();
+    until("all are written", &[&agent], || {
+        served_with_a() == backends(&[a, c]) && is_settled(&scene) && left_out().is_none()
+    });
+    assert_eq!(served(), backends(&[a, c]));
+}

@@ -754,10 +754,17 @@ mod tests {
                 let version = "1".to_owned();
                 let news = match write {
                     ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _) => {
-                        let stored = Stored { spec, version, uid: "u".to_owned(), is_withdrawn: false };
+                        let stored = Stored {
+                            spec,
+                            version,
+                            uid: "u".to_owned(),
+                            is_withdrawn: false,
+                            ..Stored::default()
+                        };
                         ClaimNews::Put(name.clone(), Box::new(stored))
                     }
                     ClaimWrite::Delete { .. } => ClaimNews::Gone(name.clone()),
+                    ClaimWrite::InPart { .. } => panic!("all are written"),
                 };
                 if name != SETTLED {
                     writes.push(matches!(news, ClaimNews::Gone(_)));
@@ -782,8 +789,12 @@ mod tests {
                 ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _) => {
                     written.extend((name != SETTLED).then(|| (spec.origin.name.clone(), false)));
                     let (version, uid) = ("1".to_owned(), "u".to_owned());
-                    ClaimNews::Put(name.clone(), Box::new(Stored { spec, version, uid, is_withdrawn: false }))
+                    ClaimNews::Put(
+                        name.clone(),
+                        Box::new(Stored { spec, version, uid, is_withdrawn: false, ..Stored::default() }),
+                    )
                 }
+                ClaimWrite::InPart { .. } => panic!("all are written"),
                 ClaimWrite::Delete { .. } => {
                     let origin = claims.stored().find(|(other, _)| **other == name);
                     written.extend(origin.map(|(_, spec)| (spec.origin.name.clone(), true)));
