@@ -27,7 +27,7 @@ impl Claims {
         self.held.contains(name) || self.is_as_it_can_be(name)
     }
 
-    /// Whether so many can be left out.
+    /// Whether this many can be left out.
     pub(super) fn may_leave_out(&self, count: usize) -> bool {
         self.is_served_nowhere() || self.mark.may_be_in_part() && count <= LEFT_OUT_MAX
     }

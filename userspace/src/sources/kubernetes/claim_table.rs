@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(
             (version(&table, "a"), version(&table, "b")),
             (0, 8),
-            "whoever has been granted it since has it"
+            "another may have been granted it since"
         );
         // Others come and go.
         assert!(table.put(&"d".into(), claim(11), None) && table.take_away("c"));
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(known(&table), ["b"]);
     }
 
-    /// Otherwise it would take from the node what it has saved, or what somebody wrote into the mark.
+    /// Otherwise it would take from the node what it has saved, or what another client wrote into the mark.
     #[test]
     fn a_mark_that_leaves_some_out_counts_only_where_it_names_them_and_all_were_known() {
         let mut table = ClaimTable::default();
