@@ -21,6 +21,8 @@ pub mod compare;
 pub mod capture;
 /// Whole frames, received and sent on a device.
 pub mod tap;
+/// What passes the ports of a segment.
+pub mod ports;
 /// The small network around programs under test.
 pub mod world;
 pub mod live_frames;

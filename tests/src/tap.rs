@@ -57,20 +57,7 @@ impl Tap {
 
     /// Returns how many frames were lost for want of room since it was asked last.
     pub fn lost(&self) -> io::Result<u32> {
-        // SAFETY: all-zero is a valid tpacket_stats.
-        let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
-        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        // SAFETY: value and length are live, and the length is the value's.
-        let read = unsafe {
-            libc::getsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_STATISTICS,
-                (&raw mut statistics).cast(),
-                &raw mut length,
-            )
-        };
-        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops) }
+        lost(self.socket.as_fd())
     }
 
     /// Creates a TAP device, which exists as long as the returned value. A frame passed to `send` arrives on
@@ -92,12 +79,12 @@ impl Tap {
             };
         }
         loop {
-            let (length, is_outgoing, tag) = match receive(self.socket.as_fd(), buffer) {
+            let (length, from, tag) = match receive(self.socket.as_fd(), buffer) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
             };
-            if is_outgoing {
+            if from.sll_pkttype == libc::PACKET_OUTGOING {
                 continue;
             }
             let Some(tag) = tag.filter(|_| self.tagged) else { return Ok(Some(&mut buffer[..length])) };
@@ -135,8 +122,29 @@ impl AsFd for Tap {
     }
 }
 
-/// Receives a frame from a packet socket: its length, whether this host sent it, and the VLAN tag beside it, if the socket asks for that.
-fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, bool, Option<[u8; 4]>)> {
+/// Returns how many frames a packet socket lost for want of room since it was asked last.
+pub(crate) fn lost(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: all-zero is a valid tpacket_stats.
+    let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    // SAFETY: value and length are live, and the length is the value's.
+    let read = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut statistics).cast(),
+            &raw mut length,
+        )
+    };
+    if read < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops) }
+}
+
+/// A frame's length, on which device and which way it passed, and the VLAN tag beside it, if the socket asks for that.
+type Received = (usize, libc::sockaddr_ll, Option<[u8; 4]>);
+
+/// Receives a frame from a packet socket.
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     // SAFETY: all-zero is a valid sockaddr_ll, and a valid msghdr.
     let (mut from, mut message): (libc::sockaddr_ll, libc::msghdr) = unsafe { std::mem::zeroed() };
     // For one message of `struct tpacket_auxdata`, aligned.
@@ -155,7 +163,7 @@ fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, bool
     }
     // SAFETY: the kernel has written the message, whose parts are live.
     let tag = unsafe { tag_of(&message) };
-    Ok((length as usize, from.sll_pkttype == libc::PACKET_OUTGOING, tag))
+    Ok((length as usize, from, tag))
 }
 
 /// Returns the VLAN tag in the control message of a received frame.
@@ -196,7 +204,8 @@ fn create(device: &str) -> io::Result<OwnedFd> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(file.into()) }
 }
 
-fn open(ifindex: u32) -> io::Result<OwnedFd> {
+/// Opens a packet socket on a device, or on all of them (0).
+pub(crate) fn open(ifindex: u32) -> io::Result<OwnedFd> {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: socket(2) with constants. Protocol 0: nothing is queued before bind names the device.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };

@@ -35,6 +35,9 @@ pub(crate) const WITNESS: &str = "witness";
 /// The level of the cluster tests about announced addresses that takes forty minutes. It runs with [`SLOW`].
 pub(crate) const L2: &str = "l2";
 
+/// The level of control tests in which nodes, links and agents of a segment fail, fifty and ten times. It runs with [`SLOW`].
+pub(crate) const TRIALS: &str = "trials";
+
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "26m";
 /// The same for the slow level.
@@ -58,7 +61,7 @@ impl Level {
         if matches!(self.name, SIMULATION | FLEET | WITNESS) {
             command.args(["--ignored", "--nocapture"]);
         }
-        if matches!(self.name, FLEET | WITNESS | L2) {
+        if matches!(self.name, FLEET | WITNESS | L2 | TRIALS) {
             // Modules of the control tests, or of the cluster tests.
             command.arg(self.name);
         }
@@ -119,7 +122,11 @@ impl Level {
     }
 
     fn limit(&self) -> &'static str {
-        if matches!(self.name, SLOW | SIMULATION | FLEET | WITNESS | L2) { SLOW_LIMIT } else { CI_LIMIT }
+        if matches!(self.name, SLOW | SIMULATION | FLEET | WITNESS | L2 | TRIALS) {
+            SLOW_LIMIT
+        } else {
+            CI_LIMIT
+        }
     }
 
     fn command(&self, options: &[&str]) -> Command {
@@ -131,7 +138,7 @@ impl Level {
         if process::quiet() {
             command.args(["--kill-after=10s", self.limit(), "rustup", "run", process::CHANNEL, "cargo"]);
         }
-        if matches!(self.name, SLOW | L2) {
+        if matches!(self.name, SLOW | L2 | TRIALS) {
             // Without this variable, the tests run a short form.
             command.env("VESTIBULE_SOAK", "1");
         }

@@ -58,8 +58,9 @@ cargo xtask COMMAND
                         unit, packet, path, corpus, budget, control, cluster, conformance;
                         and, only where they are named, simulation (a large cluster in virtual time), fleet (root, Go; fifty
                         agents, five hundred nodes), witness (root, Go; addresses compared with MetalLB's own controller), l2
-                        (root, Go; addresses of a cluster under load and without its API server, for forty minutes), and slow
-                        (root; loads of many minutes), with which all four run, too
+                        (root, Go; addresses of a cluster under load and without its API server, for forty minutes), trials
+                        (root, Go; nodes, links and agents of a segment fail, fifty and ten times), and slow
+                        (root; loads of many minutes), with which all five run, too
   cluster COMMAND       a Kubernetes cluster of three nodes to play with (root): up, down, kubectl ARGUMENT...,
                         helm ARGUMENT..., node N -- COMMAND..., client -- COMMAND..., kill N, start N,
                         api stop, api start, load IMAGES.tar..., route [N...]

@@ -3,7 +3,7 @@
 use crate::build::Building;
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
-use crate::level::{FLEET, L2, Level, SIMULATION, SLOW, WITNESS};
+use crate::level::{FLEET, L2, Level, SIMULATION, SLOW, TRIALS, WITNESS};
 use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{conformance, process, setup};
@@ -28,11 +28,12 @@ const LEVELS: &[Level] = &[
     Level { name: FLEET, targets: &["--release", "--workspace", "--test", "control"], needs: Needs::Control },
     Level { name: WITNESS, targets: &["--workspace", "--test", "control"], needs: Needs::Witness },
     Level { name: L2, targets: &["--workspace", "--test", "cluster"], needs: Needs::Cluster },
+    Level { name: TRIALS, targets: &["--workspace", "--test", "control"], needs: Needs::Control },
     Level { name: SLOW, targets: &["--workspace", "--test", "slow"], needs: Needs::Lab },
 ];
 
 /// Levels that run only where they are named.
-const ON_REQUEST: [&str; 5] = [FLEET, SIMULATION, WITNESS, L2, SLOW];
+const ON_REQUEST: [&str; 6] = [FLEET, SIMULATION, WITNESS, L2, TRIALS, SLOW];
 
 /// Runs the named levels, or all of them but [`ON_REQUEST`].
 pub(crate) fn run(names: &[String]) -> Outcome {
@@ -103,7 +104,7 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
     };
     let mut chosen = names.iter().map(level).collect::<Outcome<Vec<_>>>()?;
     if names.iter().any(|name| name == SLOW) {
-        let with_it = [SIMULATION, FLEET, WITNESS, L2]
+        let with_it = [SIMULATION, FLEET, WITNESS, L2, TRIALS]
             .into_iter()
             .filter(|with_it| names.iter().all(|name| name != with_it));
         chosen.extend(with_it.filter_map(|with_it| LEVELS.iter().find(|level| level.name == with_it)));
@@ -152,7 +153,7 @@ mod tests {
         };
         assert_eq!(names(&[]).len(), LEVELS.len() - ON_REQUEST.len());
         assert!(ON_REQUEST.iter().all(|name| !names(&[]).contains(name)));
-        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION, FLEET, WITNESS, L2]);
+        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION, FLEET, WITNESS, L2, TRIALS]);
         assert_eq!(names(&[SIMULATION.to_owned()]), [SIMULATION]);
     }
 

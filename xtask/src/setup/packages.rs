@@ -52,6 +52,12 @@ pub(crate) const TESTS: &[Package] = &[
     Package { debian: "bpftool", sign: Sign::Program("bpftool"), why: "shows pinned maps and programs" },
     Package { debian: "python3", sign: Sign::Program("python3"), why: "a TLS client and server" },
     Package { debian: "nftables", sign: Sign::Program("nft"), why: "masquerades a pod's connections" },
+    Package {
+        debian: "iputils-arping",
+        sign: Sign::Program("arping"),
+        why: "asks for announced addresses of IPv4",
+    },
+    Package { debian: "ndisc6", sign: Sign::Program("ndisc6"), why: "asks for announced addresses of IPv6" },
 ];
 
 /// Packages to compare with. Their services are not used here: stop them if the installation starts them.

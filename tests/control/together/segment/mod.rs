@@ -6,6 +6,8 @@ mod scene;
 mod local;
 /// Connections that are open while their address moves.
 mod uploads;
+/// Nodes, agents and links that fail, with all that passes the ports of the segment captured.
+mod trials;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

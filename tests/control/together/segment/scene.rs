@@ -36,7 +36,7 @@ const FIRST: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The age of a stamp, in seconds, at which a kernel leaves its addresses to others.
-const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28", "2001:db8::/120"], "l2": true, "rebalanceAfter": "REBALANCE", "onIsolation": "ISOLATION"},
+pub(super) const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28", "2001:db8::/120"], "l2": true, "rebalanceAfter": "REBALANCE", "onIsolation": "ISOLATION"},
     "agentGraceSeconds": GRACE,
     "settings": {"maxFlows": 10000, "maxNames": 1024, "maxHellos": 1024}}"#;
 
@@ -75,7 +75,7 @@ pub(super) struct Node {
     /// Ends before its namespace.
     agent: Option<Agent>,
     relay: Option<Relay>,
-    name: String,
+    pub(super) name: String,
     pub(super) link: [u8; 6],
     pub(super) pins: Pins,
     folder: TempDir,
@@ -129,7 +129,12 @@ impl Segment {
     }
 
     /// The same where the first `running` nodes have agents.
-    fn start_some(nodes: usize, running: usize, config: &str, prepare: impl Fn(&Namespace, &Node)) -> Self {
+    pub(super) fn start_some(
+        nodes: usize,
+        running: usize,
+        config: &str,
+        prepare: impl Fn(&Namespace, &Node),
+    ) -> Self {
         let (bridge, host) = (Namespace::new("bridge").unwrap(), Namespace::new("host").unwrap());
         bridge.ip("link add br0 type bridge\nlink set br0 up\n").unwrap();
         join(&bridge, &host, ("uplink", "host"), "10.98.0.1/24", "fd98::1/64");
@@ -379,9 +384,9 @@ impl Drop for Node {
 }
 
 /// Connects a namespace to the bridge.
-fn join(bridge: &Namespace, namespace: &Namespace, (device, port): (&str, &str), v4: &str, v6: &str) {
+pub(super) fn join(bridge: &Namespace, host: &Namespace, (device, port): (&str, &str), v4: &str, v6: &str) {
     veth(
-        End { namespace, device, addresses: &[v4, v6] },
+        End { namespace: host, device, addresses: &[v4, v6] },
         End { namespace: bridge, device: port, addresses: &[] },
         1500,
     )
