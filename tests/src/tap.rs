@@ -140,7 +140,7 @@ pub(crate) fn lost(socket: BorrowedFd<'_>) -> io::Result<u32> {
     if read < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.tp_drops) }
 }
 
-/// A frame's length, on which device and which way it passed, and the VLAN tag beside it, if the socket asks for that.
+/// A frame's length, on which device it passed and whether it left, and the VLAN tag beside it, if the socket asks for that.
 type Received = (usize, libc::sockaddr_ll, Option<[u8; 4]>);
 
 /// Receives a frame from a packet socket.

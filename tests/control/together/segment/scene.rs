@@ -104,37 +104,32 @@ impl Segment {
     /// The same after this many seconds.
     pub(super) fn with_grace(nodes: usize, grace: u32) -> Self {
         let config = CONFIG.replace("GRACE", &grace.to_string()).replace("REBALANCE", "never");
-        Self::start_some(nodes, nodes, &config.replace("ISOLATION", "Hold"), |_, _| ())
+        Self::of(nodes, nodes, &config.replace("ISOLATION", "Hold"), |_, _| ())
     }
 
     /// The same where only the first node has an agent, and planned moves are made after this time.
     pub(super) fn of_first(nodes: usize, rebalance: &str) -> Self {
         let config = CONFIG.replace("GRACE", "2").replace("REBALANCE", rebalance);
-        Self::start_some(nodes, 1, &config.replace("ISOLATION", "Hold"), |_, _| ())
+        Self::of(nodes, 1, &config.replace("ISOLATION", "Hold"), |_, _| ())
     }
 
     /// The same of two nodes, each of which withdraws what the other may announce while it is cut off.
     pub(super) fn of_two_that_withdraw() -> Self {
         let config = CONFIG.replace("GRACE", "2").replace("REBALANCE", "never");
-        Self::start_some(2, 2, &config.replace("ISOLATION", "Withdraw"), |_, _| ())
+        Self::of(2, 2, &config.replace("ISOLATION", "Withdraw"), |_, _| ())
     }
 
     /// The same of one node with two devices on the segment.
     pub(super) fn of_two_devices() -> Self {
         let config = CONFIG.replace("GRACE", "2").replace("REBALANCE", "never").replace("ISOLATION", "Hold");
         let config = config.replacen('{', r#"{"devices": ["uplink", "second"], "#, 1);
-        Self::start_some(1, 1, &config, |bridge, node| {
+        Self::of(1, 1, &config, |bridge, node| {
             join(bridge, &node.namespace, ("second", "second"), "10.98.0.99/24", "fd98::99/64");
         })
     }
 
     /// The same where the first `running` nodes have agents.
-    pub(super) fn start_some(
-        nodes: usize,
-        running: usize,
-        config: &str,
-        prepare: impl Fn(&Namespace, &Node),
-    ) -> Self {
+    pub(super) fn of(nodes: usize, running: usize, config: &str, also: impl Fn(&Namespace, &Node)) -> Self {
         let (bridge, host) = (Namespace::new("bridge").unwrap(), Namespace::new("host").unwrap());
         bridge.ip("link add br0 type bridge\nlink set br0 up\n").unwrap();
         join(&bridge, &host, ("uplink", "host"), "10.98.0.1/24", "fd98::1/64");
@@ -157,7 +152,7 @@ impl Segment {
         let nodes: Vec<Node> = (0..nodes)
             .map(|number| Node::new(number, &bridge, account.kubeconfig().into(), config))
             .collect();
-        nodes.iter().for_each(|node| prepare(&bridge, node));
+        nodes.iter().for_each(|node| also(&bridge, node));
         let at = |backend: &str| SocketAddr::new(backend.parse().unwrap(), PORT);
         let backends =
             BACKENDS.map(|backend| Server::start(&host, at(backend), "backend", Speech::Echo).unwrap());

@@ -148,7 +148,7 @@ pub(super) fn assert_turns(segment: &Segment, events: &Events, vip: &str, nodes:
 pub(super) fn halves(nodes: usize) -> Segment {
     let config = CONFIG.replace("GRACE", "2").replace("REBALANCE", "never").replace("ISOLATION", "Hold");
     let is_made = Cell::new(false);
-    Segment::start_some(nodes, nodes, &config, |bridge, node| {
+    Segment::of(nodes, nodes, &config, |bridge, node| {
         if !is_made.replace(true) {
             bridge
                 .ip("link add br1 type bridge\nlink set br1 up\nlink add joint0 type veth peer name joint1\n\

@@ -15,7 +15,7 @@ use ground::{
     address, assert_found, assert_turns, assert_yields, far, foreign, forget_all, found, halves, record,
     stops, trials, turn_off, until_known, written,
 };
-use record::Record;
+use record::{Events, Record};
 
 /// The agents' grace.
 const GRACE: Duration = Duration::from_secs(2);
@@ -94,7 +94,7 @@ fn a_node_whose_link_was_cut_yields_within_a_heartbeat_to_who_replaced_it() {
 }
 
 /// An address moves only where an answer of the kernel showed a stamp older than the grace, and never are there two that answer.
-fn assert_judged(segment: &Segment, record: Record, before: [usize; 2], without: usize) -> bool {
+fn assert_judged(segment: &Segment, record: Record, before: [usize; 2], without: usize) -> Events {
     let after = until_owned(segment, None);
     until_known(segment, without, after);
     assert_found(segment, after);
@@ -107,7 +107,7 @@ fn assert_judged(segment: &Segment, record: Record, before: [usize; 2], without:
         let may_move = before[number] == without && age >= GRACE;
         assert!(may_move || before[number] == after[number], "{vip} moved, though its agent lived");
     }
-    before != after
+    events
 }
 
 #[test]
@@ -130,8 +130,16 @@ fn a_killed_or_stopped_agent_loses_its_addresses_after_its_grace_and_never_answe
                 let is_taken = |vip: &str| segment.owners(vip).iter().any(|owner| *owner != stopped);
                 segment.until("another node announces them", |_| VIPS.iter().all(|vip| is_taken(vip)));
             }
+            if time > GRACE {
+                // Long enough for two that answer to be seen.
+                sleep(Duration::from_millis(500));
+            }
+            let resumed = record.mark();
             segment.signal(stopped, Signal::SIGCONT);
-            let has_moved = assert_judged(segment, record, before, stopped);
+            let events = assert_judged(segment, record, before, stopped);
+            let late = events.before(resumed).claims_at_age(segment.nodes[stopped].link, GRACE);
+            assert_eq!(late, 0, "the kernel of node{stopped} answered though its gate had closed");
+            let has_moved = owners(segment) != before;
             assert!(has_moved || time <= GRACE, "it was stopped for {time:?}");
         }
     });
@@ -142,7 +150,7 @@ const BLOCKED: [&str; 2] = ["iifname node0 oifname node1", "iifname node1 oifnam
 
 /// The nodes still receive what hosts ask and answer: a probe is answered, and vetoes. So nobody ever answers beside the owner.
 #[test]
-fn heartbeats_that_are_blocked_one_way_or_both_move_nothing() {
+fn heartbeats_that_are_blocked_in_one_or_both_directions_move_nothing() {
     skip_without_root!();
     trials(10, 2, Segment::new, |segment, trial| {
         let before = owners(segment);
@@ -166,9 +174,13 @@ fn heartbeats_that_are_blocked_one_way_or_both_move_nothing() {
             let receiver = format!("node{}", 1 - sender);
             events.after(from).before(to).received(&receiver, segment.nodes[sender].link)
         };
-        let one_way = [0, 1].map(|sender| passed(marks[0], marks[1], sender));
-        assert!(one_way[trial % 2] == 0 && one_way[1 - trial % 2] > 0, "blocked one way: {one_way:?}");
-        assert_eq!([0, 1].map(|sender| passed(marks[2], marks[3], sender)), [0, 0], "blocked both ways");
+        let single = [0, 1].map(|sender| passed(marks[0], marks[1], sender));
+        assert!(single[trial % 2] == 0 && single[1 - trial % 2] > 0, "blocked in one direction: {single:?}");
+        assert_eq!(
+            [0, 1].map(|sender| passed(marks[2], marks[3], sender)),
+            [0, 0],
+            "blocked in both directions"
+        );
         for (vip, owner) in VIPS.into_iter().zip(before) {
             assert_turns(segment, &events, vip, &[owner]);
         }

@@ -81,7 +81,7 @@ impl Record {
 
     /// Ends the capture, of which no frame may be missing.
     pub(super) fn end(mut self) -> Events {
-        // What is on its way is captured, too.
+        // What was sent so far is captured, too.
         self.mark();
         self.ends.store(true, Ordering::Relaxed);
         let lost = self.thread.take().unwrap().join().unwrap();
@@ -200,6 +200,22 @@ impl Events {
         });
         let ages = answers.filter(|beat| beat.kind == heartbeat::ANSWER).map(|beat| beat.stamp_age_ms);
         Duration::from_millis(ages.max().unwrap_or_default().into())
+    }
+
+    /// How often a node said that it has an address after an answer of its kernel had shown a stamp of this age, and no younger one since.
+    pub(super) fn claims_at_age(&self, of: [u8; 6], age: Duration) -> usize {
+        let mut is_old = false;
+        let mut is_late = |event: &&Event| match event {
+            Event::Beat { is_out: false, link, beat, .. }
+                if *link == of && beat.kind == heartbeat::ANSWER =>
+            {
+                is_old = Duration::from_millis(beat.stamp_age_ms.into()) > age;
+                false
+            }
+            Event::Claim { link, .. } => is_old && *link == of,
+            Event::Beat { .. } | Event::Mark(_) => false,
+        };
+        self.0.iter().filter(|event| is_late(event)).count()
     }
 
     /// The number of heartbeats that went to a port, of this host.
