@@ -339,7 +339,9 @@ mod tests {
         }
         table.mark(Mark::default());
         let names: Vec<Arc<str>> = table.names().collect();
-        names.iter().for_each(|name| drop(table.take_away(name)));
+        for name in names {
+            table.take_away(name);
+        }
         table.put(&"b".into(), claim(8), None);
         table
     }
