@@ -50,6 +50,11 @@ impl Precedence {
     pub fn allows_step(&self) -> bool {
         self.0.lock.try_read().is_ok()
     }
+
+    /// Lets a walk have waited for so long that it waits no more.
+    pub fn exhaust(&self) {
+        self.0.waited.store(PATIENCE.as_nanos() as u64, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -82,7 +87,7 @@ mod tests {
     #[test]
     fn a_walk_that_has_waited_for_a_second_goes_on() {
         let precedence = Precedence::default();
-        precedence.0.waited.store(PATIENCE.as_nanos() as u64, Ordering::Relaxed);
+        precedence.exhaust();
         let first = precedence.first();
         assert!(precedence.step().is_none());
         drop(first);

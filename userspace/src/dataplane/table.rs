@@ -197,7 +197,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// Calls `visit` for every element. Elements added or removed during the walk may or may not be visited.
     pub fn walk(&self, mut visit: impl FnMut(&K, &V)) -> Result<(), TableError> {
         let mut place = Place::start();
-        self.precedence.iter().for_each(Precedence::begin);
+        self.begin_walk();
         self.walk_on(&mut place, usize::MAX, &mut visit).map(drop)
     }
 
@@ -225,7 +225,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         threads: usize,
         choose: impl Fn(&K, &V) -> Option<T> + Sync,
     ) -> Result<Vec<T>, TableError> {
-        self.precedence.iter().for_each(Precedence::begin);
+        self.begin_walk();
         let parts = if self.is_hash { threads.clamp(1, PARTS_MAX) as u32 } else { 1 };
         let one = |part: u32| -> Result<Vec<T>, TableError> {
             let (mut place, end) = bounds(self.capacity, part, parts);
@@ -259,6 +259,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
             }
             all
         })
+    }
+
+    fn begin_walk(&self) {
+        self.precedence.iter().for_each(Precedence::begin);
     }
 
     /// Reads the next elements. Returns how many there were, and whether they were the last.
@@ -389,6 +393,39 @@ mod tests {
                 assert_eq!(all.last().unwrap().1, None);
             }
         }
+    }
+
+    /// Walks over what is no map: their first step fails, but not before it may be taken.
+    fn waits(walk: impl Fn(&Table<u32, u32>) -> bool + Send + 'static) {
+        let precedence = Precedence::default();
+        let mut table = Table::<u32, u32> {
+            name: "none",
+            fd: std::fs::File::open("/dev/null").unwrap().into(),
+            capacity: 8,
+            is_hash: true,
+            precedence: None,
+            types: PhantomData,
+        };
+        table.set_precedence(precedence.clone());
+        // Of a walk before.
+        precedence.exhaust();
+        let first = precedence.first();
+        let (sender, failed) = std::sync::mpsc::channel();
+        let walk = thread::spawn(move || sender.send(walk(&table)).unwrap());
+        assert!(failed.recv_timeout(std::time::Duration::from_millis(100)).is_err(), "it waits");
+        drop(first);
+        assert!(failed.recv().unwrap(), "it has gone on");
+        walk.join().unwrap();
+    }
+
+    #[test]
+    fn a_walk_waits_for_what_goes_first() {
+        waits(|table| table.walk(|_, _| {}).is_err());
+    }
+
+    #[test]
+    fn a_search_waits_for_what_goes_first() {
+        waits(|table| table.find(2, |_, _| Some(())).is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use common::reason::Reason;
 
 use crate::dataplane::apply::apply;
 use crate::dataplane::expire::{ExpireError, Expirer};
+use crate::dataplane::precedence::Precedence;
 use crate::dataplane::read;
 use crate::dataplane::swept::{Ended, Found};
 use crate::dataplane::table::TableError;
@@ -16,6 +17,9 @@ use crate::plan::{Change, Selector};
 
 /// Ends connections; see [`Expirer`].
 pub(super) trait Ender {
+    /// Has walks over all flows wait for what goes first.
+    fn set_precedence(&mut self, precedence: Precedence);
+
     /// Sets the device for runs of the program.
     fn set_device(&mut self, ifindex: u32);
 
@@ -75,7 +79,18 @@ pub(super) trait Ender {
     fn route_counters(&self) -> Result<Vec<(u32, RouteCounters)>, TableError>;
 }
 
+/// Has walks over all flows wait for whatever holds what is returned.
+pub(super) fn share_precedence(ender: &mut impl Ender) -> Precedence {
+    let precedence = Precedence::default();
+    ender.set_precedence(precedence.clone());
+    precedence
+}
+
 impl Ender for Expirer {
+    fn set_precedence(&mut self, precedence: Precedence) {
+        Self::set_precedence(self, precedence);
+    }
+
     fn set_device(&mut self, ifindex: u32) {
         Self::set_device(self, ifindex);
     }

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::ahead;
 pub(super) use super::ended::{Ended, Freed, Order};
-use super::ender::Ender;
+use super::ender::{Ender, share_precedence};
 use super::generation::is_older;
 use super::refusing::{INTERVAL_SECS, Refusing};
 use super::resting::Resting;
@@ -26,7 +26,6 @@ use crate::dataplane::evictions::{Evictions, Notice};
 use crate::dataplane::expire::{ExpireError, Expirer};
 use crate::dataplane::maps::settle;
 use crate::dataplane::pin::Pins;
-use crate::dataplane::precedence::Precedence;
 use crate::dataplane::swept::{self, Found, Swept};
 use crate::net::neighbour;
 use crate::outputs::error::ReaperGone;
@@ -51,9 +50,8 @@ pub(super) struct Reaper {
 impl Reaper {
     /// Starts the thread.
     pub(super) fn start(pins: &Pins, ifindex: u32, swept: Swept) -> Result<Self, std::io::Error> {
-        let precedence = Precedence::default();
         let mut expirer = Expirer::open(pins, ifindex).map_err(std::io::Error::other)?;
-        expirer.set_precedence(precedence.clone());
+        let precedence = share_precedence(&mut expirer);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let evictions = {
             let _within = runtime.enter();
@@ -406,6 +404,7 @@ mod tests {
     use common::maps::settings::Settings;
 
     use super::*;
+    use crate::dataplane::precedence::Precedence;
     use crate::dataplane::table::TableError;
 
     /// Connections that are looked at only if the test wants it.
@@ -420,6 +419,7 @@ mod tests {
         is_crowded: bool,
         counters: RouteCounters,
         taken_up: Vec<ClientTuple>,
+        precedence: Option<Precedence>,
     }
 
     impl Fake {
@@ -429,6 +429,10 @@ mod tests {
     }
 
     impl Ender for Fake {
+        fn set_precedence(&mut self, precedence: Precedence) {
+            self.precedence = Some(precedence);
+        }
+
         fn set_device(&mut self, _: u32) {}
 
         fn run(&self, _: &Expiry) -> Result<bool, ExpireError> {
@@ -505,6 +509,18 @@ mod tests {
         fn route_counters(&self) -> Result<Vec<(u32, RouteCounters)>, TableError> {
             Ok(vec![(1, self.counters)])
         }
+    }
+
+    #[test]
+    fn walks_wait_for_the_thread_that_goes_first() {
+        let mut fake = Fake::default();
+        let precedence = share_precedence(&mut fake);
+        let of_walks = fake.precedence.unwrap();
+        assert!(of_walks.allows_step());
+        let first = precedence.first();
+        assert!(!of_walks.allows_step());
+        drop(first);
+        assert!(of_walks.allows_step());
     }
 
     /// What refers to it was not found, and would belong to the listener that has the id next.
