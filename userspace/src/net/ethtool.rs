@@ -19,6 +19,13 @@ const GET_NAMES: u32 = 0x1b;
 const GET_FEATURES: u32 = 0x3a;
 /// The set with the names of features, `ETH_SS_FEATURES`; each name has 32 bytes.
 const FEATURE_NAMES: u32 = 4;
+/// The set with the names of a driver's statistics, `ETH_SS_STATS`, the command that answers with their values, of 64 bits each, and the
+/// one that answers with the numbers of queues.
+const STATISTIC_NAMES: u32 = 1;
+const GET_STATISTICS: u32 = 0x1d;
+const GET_CHANNELS: u32 = 0x3c;
+/// A driver's statistics of one queue are fewer.
+const STATISTICS_OF_QUEUE: usize = 16;
 const NAME_WORDS: usize = 8;
 /// Words of one `struct ethtool_get_features_block`, for 32 features: available, requested, active, never changed.
 const BLOCK_WORDS: usize = 4;
@@ -74,19 +81,63 @@ pub fn offloads(device: &str) -> io::Result<Offloads> {
 
 /// Returns the number of a feature by which the kernel knows it, or `None` if the kernel does not have it.
 pub fn feature(device: &str, name: &str) -> io::Result<Option<usize>> {
-    let [low, high] = words(1u64 << FEATURE_NAMES);
+    Ok(names(device, FEATURE_NAMES, 0)?.iter().position(|feature| feature == name.as_bytes()))
+}
+
+/// Returns the names of a set. `spare`: for how many more there is room, should they become more between two commands.
+fn names(device: &str, set: u32, spare: usize) -> io::Result<Vec<Vec<u8>>> {
+    let [low, high] = words(1u64 << set);
     // `struct ethtool_sset_info`.
     let mut count = [GET_NAMES_COUNT, 0, low, high, 0];
     call(device, &mut count)?;
     // `struct ethtool_gstrings`.
-    let mut names = vec![0; 3 + count[4] as usize * NAME_WORDS];
-    names[..3].copy_from_slice(&[GET_NAMES, FEATURE_NAMES, count[4]]);
+    let mut names = vec![0; 3 + (count[4] as usize + spare) * NAME_WORDS];
+    names[..3].copy_from_slice(&[GET_NAMES, set, count[4]]);
     call(device, &mut names)?;
-    let is_named = |words: &[u32; NAME_WORDS]| {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        bytes.split(|byte| *byte == 0).next() == Some(name.as_bytes())
+    let name = |words: &[u32; NAME_WORDS]| {
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+        bytes.take_while(|byte| *byte != 0).collect()
     };
-    Ok(names[3..].as_chunks().0.iter().position(is_named))
+    let (count, all) = (names[2] as usize, names[3..].as_chunks().0);
+    Ok(all.iter().take(count).map(name).collect())
+}
+
+/// What a veth did with frames that XDP sent back, since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SentBack {
+    /// Frames that the other end took.
+    pub taken: u64,
+    /// Frames that it did not take.
+    pub lost: u64,
+}
+
+/// Queries a veth in the calling thread's network namespace.
+pub fn sent_back(device: &str) -> io::Result<SentBack> {
+    // `struct ethtool_channels`: the most queues that receive, that send, others, and that do both. The kernel writes as many statistics as
+    // there are at that moment, and those of queues that were just added need room.
+    let mut channels = [GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
+    call(device, &mut channels)?;
+    let spare = STATISTICS_OF_QUEUE * channels[1..5].iter().map(|most| *most as usize).sum::<usize>();
+    let names = names(device, STATISTIC_NAMES, spare)?;
+    // `struct ethtool_stats`.
+    let mut values = vec![0; 2 + 2 * (names.len() + spare)];
+    values[..2].copy_from_slice(&[GET_STATISTICS, names.len() as u32]);
+    call(device, &mut values)?;
+    let values = values[2..].as_chunks().0.iter().map(|two| number(*two));
+    Ok(of_queues(names.iter().map(Vec::as_slice).zip(values)))
+}
+
+/// Adds up what a veth counts for each queue (drivers/net/veth.c), as `rx_queue_0_xdp_tx`.
+fn of_queues<'n>(all: impl Iterator<Item = (&'n [u8], u64)>) -> SentBack {
+    let mut sent = SentBack::default();
+    for (name, value) in all.filter(|(name, _)| name.starts_with(b"rx_queue_")) {
+        match () {
+            () if name.ends_with(b"_xdp_tx") => sent.taken += value,
+            () if name.ends_with(b"_xdp_tx_errors") => sent.lost += value,
+            () => {}
+        }
+    }
+    sent
 }
 
 fn has_feature(device: &str, name: &str) -> io::Result<bool> {
@@ -104,6 +155,12 @@ fn has_feature(device: &str, name: &str) -> io::Result<bool> {
 fn words(number: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = number.to_ne_bytes();
     [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+}
+
+/// Returns the number that lies in memory so.
+fn number(words: [u32; 2]) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (words[0].to_ne_bytes(), words[1].to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// Asks for a single value.
@@ -150,6 +207,23 @@ mod tests {
         // Always on.
         assert!(has_feature("lo", "loopback").unwrap() && has_feature("lo", "tx-scatter-gather").unwrap());
         assert_eq!(offloads("no-such").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(sent_back("no-such").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert!(sent_back("lo").is_err(), "it has no queues");
         assert_eq!(offloads("sixteen-letters!").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn what_xdp_sent_back_is_added_up_over_queues_and_nothing_else_is() {
+        let all: [(&[u8], u64); 7] = [
+            (b"rx_queue_0_xdp_tx", 1),
+            (b"rx_queue_0_xdp_tx_errors", 20),
+            (b"rx_queue_0_xdp_redirect", 300),
+            (b"rx_queue_13_xdp_tx", 4_000),
+            (b"rx_queue_13_xdp_tx_errors", 50_000),
+            (b"tx_queue_0_xdp_xmit", 600_000),
+            (b"peer_ifindex", 7_000_000),
+        ];
+        assert_eq!(of_queues(all.into_iter()), SentBack { taken: 4_001, lost: 50_020 });
+        assert_eq!(number(words(0x0123_4567_89ab_cdef)), 0x0123_4567_89ab_cdef);
     }
 }

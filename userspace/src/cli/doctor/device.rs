@@ -120,7 +120,7 @@ fn xdp(link: &Link, id: u32, ours: Option<u32>) -> Finding {
         let (verdict, remedy) = match link.is_veth {
             true => (
                 Verdict::Note,
-                "on veth its answers are late or lost unless the other end has an XDP program, too",
+                "on veth its answers are late or lost unless the other end has an XDP program, too; where all are lost, the daemon detaches it",
             ),
             false => (
                 Verdict::Ok,

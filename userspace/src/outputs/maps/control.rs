@@ -382,14 +382,14 @@ impl Control {
         let (mut repaired, is_over) = looked.unwrap_or_default();
         let mut is_news = false;
         if is_over {
-            let (node, programs) = (self.egress.node(), &mut self.programs);
-            repaired += self.complaints.drift.look_at_devices(&self.hooks.tcx, programs, &self.pins, node);
-            let names = &self.desired.settings.xdp_devices;
-            if let Some((attached, found)) = self.hooks.look_again(names, node, programs, &self.pins) {
-                repaired += attached;
-                is_news = self.complaints.note_fronts(found);
-            }
+            let (drift, node) = (&mut self.complaints.drift, self.egress.node());
+            repaired += drift.look_at_devices(&self.hooks.tcx, &mut self.programs, &self.pins, node);
             self.complaints.exceptions = self.unheld();
+        }
+        let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
+        let (programs, pins) = (&mut self.programs, &self.pins);
+        if let Some((attached, found)) = self.hooks.look_again(is_over, names, node, programs, pins) {
+            (repaired, is_news) = (repaired + attached, self.complaints.note_fronts(found));
         }
         let followed = self.follow_node_clients(if is_over { When::Look } else { When::Second });
         (repaired, is_news) = (repaired + followed.repaired, is_news | followed.is_news);

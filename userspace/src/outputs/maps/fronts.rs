@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
+use super::answers::Answers;
 use super::node_clients::NodeClients;
 use super::prepared::Options;
 use crate::dataplane::attach;
@@ -15,7 +16,7 @@ use crate::dataplane::hooks::Attached;
 use crate::dataplane::load::Programs;
 use crate::dataplane::pin::{PinError, Pins};
 use crate::model::{Link, Node, Problem};
-use crate::net::NetError;
+use crate::net::{NetError, ethtool};
 use crate::outputs::Order;
 
 const FIELD: &str = "settings.xdpDevices";
@@ -73,16 +74,19 @@ impl Hooks {
         self.fronts.follow(names, node, &(&self.tcx & chosen), programs, pins)
     }
 
-    /// Attaches XDP again to devices that lost it, and tries again what was refused when it is time to. Returns to how many devices, and
-    /// what there is to say of it now; `None`: there was nothing to do.
+    /// Detaches XDP from devices whose other end takes nothing of what it answers. If `is_whole`, attaches it again to devices that lost
+    /// it, and tries again what was refused when it is time to. Returns to how many devices, and what there is to say of it now; `None`:
+    /// there was nothing to do. To be called about each second.
     pub(super) fn look_again(
         &mut self,
+        is_whole: bool,
         names: &[Arc<str>],
         node: &Node,
         programs: &mut Programs,
         pins: &Pins,
     ) -> Option<(usize, Vec<Problem>)> {
-        let lost = self.fronts.take_lost(pins);
+        let is_unanswered = self.fronts.finds_unanswered(names, node);
+        let lost = if is_whole { self.fronts.take_lost(pins) } else { BTreeSet::new() };
         for index in &lost {
             let device = node.name(*index);
             warn!(
@@ -90,7 +94,7 @@ impl Hooks {
                 "XDP was detached by another program: find out which; without XDP all is served, too"
             );
         }
-        if lost.is_empty() && !self.fronts.is_due() {
+        if !is_unanswered && lost.is_empty() && !(is_whole && self.fronts.is_due()) {
             return None;
         }
         let found = self.fronts.follow(names, node, &self.tcx, programs, pins);
@@ -105,6 +109,8 @@ impl Hooks {
 #[derive(Debug, Default)]
 struct Fronts {
     last: Option<Done>,
+    /// Where other ends take nothing of what XDP answers.
+    answers: Answers,
 }
 
 /// For which devices, when, and why one of them has none.
@@ -183,10 +189,12 @@ impl Fronts {
         pins: &Pins,
     ) -> Vec<Problem> {
         let now = Instant::now();
+        self.answers.keep(names, node);
         if let Some(last) = self.last.as_ref().filter(|last| last.is_for(names, node, served, now)) {
             return last.problems.clone();
         }
-        let Followed { attached, is_refused, problems } = follow(names, node, served, programs, pins);
+        let Followed { attached, is_refused, problems } =
+            follow((names, &self.answers), node, served, programs, pins);
         let candidates = Candidate::all(names, node, served, &attached);
         let before =
             self.last.take().filter(|last| last.candidates == candidates).map_or(0, |last| last.refusals);
@@ -198,6 +206,17 @@ impl Fronts {
     /// Whether it is time to try again what was refused.
     fn is_due(&self) -> bool {
         self.last.as_ref().is_some_and(|last| last.is_due(Instant::now()))
+    }
+
+    /// Whether another device is found whose other end takes nothing of what XDP answers; [`Self::follow`] then detaches it there.
+    fn finds_unanswered(&mut self, names: &[Arc<str>], node: &Node) -> bool {
+        let Some(last) = &self.last else { return false };
+        // Of one that cannot be asked nothing is known.
+        let is_found = self.answers.look(names, node, &last.attached, |name| ethtool::sent_back(name).ok());
+        if is_found {
+            self.last = None;
+        }
+        is_found
     }
 
     /// Returns which devices have lost XDP since, because another program detached it; [`Self::follow`] then attaches it again.
@@ -259,7 +278,7 @@ impl Why {
 }
 
 fn follow(
-    names: &[Arc<str>],
+    (names, answers): (&[Arc<str>], &Answers),
     node: &Node,
     served: &BTreeSet<u32>,
     programs: &mut Programs,
@@ -269,6 +288,9 @@ fn follow(
     for name in names {
         let had = match node.index(name) {
             None => Err(Why::Network("there is no device of this name here".to_owned(), REMOVE)),
+            Some(_) if answers.are_lost(name, node) => {
+                Err(Why::Network("its other end takes nothing of what XDP answers".to_owned(), TAKE))
+            }
             Some(index) => has_front(index, node, served, programs, pins).map(|()| attached.insert(index)),
         };
         if let Err(why) = had {
@@ -302,6 +324,7 @@ fn leave(keep: &BTreeSet<u32>, node: &Node, pins: &Pins) -> Result<(), PinError>
 }
 
 const REMOVE: &str = "remove it from the list, or correct it";
+const TAKE: &str = "attach an XDP program at the other end, then take the device from the list and add it again, or start again";
 const LOOK: &str = "see the kernel's log; without XDP all is served, too";
 
 /// Attaches XDP to a device, or returns why not.

@@ -9,6 +9,8 @@ mod egress;
 mod prepared;
 /// Devices with XDP in front.
 mod fronts;
+/// Whether other ends take what XDP answers there.
+mod answers;
 /// The pair by which clients on the node itself come.
 mod node_clients;
 /// Whose that pair is, and its end.
