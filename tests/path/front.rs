@@ -2,16 +2,24 @@
 //! itself, for XDP answers no frame whose checksum is left to the device.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::Context;
+use common::maps::name;
 use nix::sys::signal::Signal;
-use tests::addresses::{FAMILIES, server_name};
+use tests::addresses::{FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, server_name};
 use tests::config::{Config, L2};
 use tests::daemon::Daemon;
-use tests::live_frames::{Every, attach_by_netlink};
+use tests::hello::hello;
+use tests::live_frames::{self, Every, attach_by_netlink, pass_in_link};
 use tests::net::{Namespace, Pins};
+use tests::packet::segment;
 use tests::pinned::{detach_link, pinned_program, pinned_xdp_link, xdp_in_driver, xdp_on, xdp_pin};
+use tests::raw;
+use tests::stop::Stop;
 use tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
 
 use crate::open::Open;
@@ -265,6 +273,144 @@ fn frames_larger_than_a_page_keep_no_device_from_xdp() {
     assert_attached(&scene);
     // With its offloads, the client's SYNs have no checksums that XDP could judge.
     assert_answered(&scene, false);
+}
+
+/// Floods the VIP with SYNs of forged addresses until `over`, by the device towards the client. Which it takes only while XDP is on it.
+fn flood(lab: &Lab, over: &AtomicBool) {
+    let index = lab.client.ifindex(UPLINK).unwrap();
+    let (to, from) = (lab.balancer.mac(CLIENT_DEVICE).unwrap(), lab.client.mac(UPLINK).unwrap());
+    let frame = |host| {
+        let source = SocketAddr::from((Ipv4Addr::new(198, 51, 100, host), 1024));
+        segment(source, lab.vip(Family::V4, TLS_PORT)).ethernet(to, from).syn(host.into()).mss(1460).bytes()
+    };
+    let frames: Vec<Vec<u8>> = (1..9).map(frame).collect();
+    lab.client.enter();
+    for frame in frames.iter().cycle() {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        // The kernel refuses while the other end takes no frames.
+        let _ = live_frames::send(index, frame, 64);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The driver drops whatever XDP sends back there, and most SYNs would get no answer.
+#[test]
+fn a_veth_whose_other_end_takes_nothing_of_what_it_answers_has_none() {
+    tests::skip_without_root!();
+    let options = Options { offloads: false, ..Options::default() };
+    let scene = Scene::echo_with(&options, &config(&[CLIENT_DEVICE]));
+    assert_attached(&scene);
+    let why = format!(
+        "settings.xdpDevices: XDP is not used on it: its other end takes nothing of what XDP answers (value \"{CLIENT_DEVICE}\"); attach an XDP program at the other end"
+    );
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| flood(&scene.lab, &over));
+        let _stop = Stop(&over);
+        let is_gone = || attached(&scene.lab).is_none() && scene.daemon.log().contains(&why);
+        assert!(eventually(Duration::from_secs(20), is_gone), "{}", scene.daemon.log());
+        assert_answered(&scene, false);
+    });
+    // What changes elsewhere does not bring it back.
+    scene.lab.balancer.ip("link add other type bridge\n").unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(attached(&scene.lab), None, "{}", scene.daemon.log());
+    assert_eq!(scene.daemon.log().matches(&why).count(), 1, "{}", scene.daemon.log());
+    let _peer = Every::passes(&scene.lab.client, UPLINK).unwrap();
+    scene.daemon.reload(&config(&[])).unwrap();
+    scene.daemon.reload(&config(&[CLIENT_DEVICE])).unwrap();
+    assert_attached(&scene);
+    assert_answered(&scene, true);
+}
+
+/// What XDP answers is TCX's to go on with, so XDP goes first. What the node forwards itself goes on.
+#[test]
+fn detach_takes_xdp_first_and_ends_nothing_else() {
+    tests::skip_without_root!();
+    let (mut scene, _peer) = scene();
+    for family in FAMILIES {
+        let back = format!("route add default via {}\n", balancer(family, TENANT_NETS[0]));
+        scene.lab.tenants[0].namespace.ip(&back).unwrap();
+    }
+    assert_attached(&scene);
+    let tcx =
+        scene.daemon.pins().join(format!("links/{}", scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap()));
+    assert!(tcx.exists(), "{}", tcx.display());
+    let (over, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    scene.daemon.end(Signal::SIGTERM).unwrap();
+    let Scene { daemon, lab, .. } = &mut scene;
+    let lab = &*lab;
+    let goes_on = || {
+        let wanted = made.load(Ordering::Relaxed) + 50;
+        assert!(eventually(Duration::from_secs(10), || made.load(Ordering::Relaxed) > wanted));
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            lab.client.enter();
+            let bytes = hello().name(server_name(0)).bytes();
+            for family in FAMILIES.into_iter().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
+                let to = SocketAddr::new(backend(family, 0, 0), ECHO_PORT);
+                raw::hello(to, &bytes, &[]).context("a connection that is not ours")?;
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+            anyhow::Ok(())
+        });
+        scope.spawn(|| flood(lab, &over));
+        let watched = scope.spawn(|| {
+            let mut is_late = false;
+            while !over.load(Ordering::Relaxed) {
+                // In this order: XDP that is still there when TCX was gone before is too late.
+                let is_gone = !tcx.exists();
+                is_late |= is_gone && attached(lab).is_some();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            is_late
+        });
+        let stop = Stop(&over);
+        goes_on();
+        daemon.cli_text(&["detach"]).unwrap();
+        assert!(attached(lab).is_none() && !daemon.pins().exists());
+        goes_on();
+        drop(stop);
+        other.join().unwrap().unwrap();
+        assert!(!watched.join().unwrap(), "TCX was gone, and XDP still answered");
+    });
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    assert_attached(&scene);
+    assert_answered(&scene, true);
+}
+
+/// As a release before this one left it, without the maps that only a later one has.
+#[test]
+fn an_older_program_in_the_link_is_replaced_and_loses_nothing() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
+    under_traffic(scene, |daemon, lab, traffic| {
+        let (link, ours) = assert_on(daemon, lab);
+        daemon.end(Signal::SIGKILL).unwrap();
+        let pin = xdp_pin(daemon.pins(), lab.balancer.ifindex(CLIENT_DEVICE).unwrap());
+        pass_in_link(&pin, "older").unwrap();
+        let maps = [name::FRONT, name::FRONT_HOPS].map(|map| daemon.pins().join(map));
+        for map in &maps {
+            std::fs::remove_file(map).unwrap();
+        }
+        let older = assert_on(daemon, lab);
+        assert!(older.0 == link && older.1 != ours, "{older:?}");
+        traffic.assert_goes_on("with an older program");
+        let answered = |daemon: &Daemon| count(&daemon.reasons().unwrap(), "XdpAnswered");
+        let before = answered(daemon);
+        traffic.assert_goes_on("without an answer of XDP");
+        assert_eq!(answered(daemon), before, "the older one answers nothing");
+        daemon.launch(&lab.balancer).unwrap();
+        let after = assert_on(daemon, lab);
+        assert!(after.0 == link && after.1 != older.1, "{older:?}, {after:?}");
+        assert!(maps.iter().all(|map| map.exists()));
+        traffic.assert_goes_on("with ours again");
+        assert!(eventually(Duration::from_secs(10), || answered(daemon) > before), "XDP answers again");
+        traffic.assert_goes_on("answered by XDP");
+    });
 }
 
 #[test]

@@ -91,6 +91,8 @@ fn maps_that_another_release_has_are_made_and_let_be() {
             name::OWNED,
             name::PREVIOUS,
             name::PEERS,
+            name::FRONT,
+            name::FRONT_HOPS,
         ];
         daemon.end(Signal::SIGTERM).unwrap();
         for map in newer {

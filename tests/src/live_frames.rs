@@ -17,6 +17,7 @@ const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_OBJ_PIN: libc::c_int = 6;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
 const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_LINK_UPDATE: libc::c_int = 29;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`.
@@ -37,6 +38,10 @@ struct Load {
     /// Level, size and address of the verifier's log, the kernel's version, flags: none.
     rest: [u32; 6],
     name: [u8; NAME_BYTES],
+    /// A device that the program is compiled for: none.
+    device: u32,
+    /// The attach type; the kernel replaces a program in a link only by one of the same.
+    attach: u32,
 }
 
 /// Bytes of a program's name, with a zero behind it.
@@ -70,6 +75,8 @@ fn load(code: &[u64], name: &str) -> Result<OwnedFd> {
         license: c"GPL".as_ptr() as u64,
         rest: [0; 6],
         name: named,
+        device: 0,
+        attach: ATTACH_XDP,
     };
     owned(BPF_PROG_LOAD, &load).context("loading an XDP program")
 }
@@ -120,6 +127,14 @@ pub fn attach_by_netlink(namespace: &Namespace, device: &str, name: &str, pin: &
     let output = output.context("running `ip`")?;
     ensure!(output.status.success(), "`ip` refuses: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
+}
+
+/// Puts a program of this name that passes every frame into a pinned XDP link, which replaces the one there.
+pub fn pass_in_link(pin: &Path, name: &str) -> Result<()> {
+    let (link, program) = (crate::pinned::open_link(pin)?, load(&returning(XDP_PASS), name)?);
+    // The link, the program, flags, and no program that has to be there before.
+    let update = [link.as_raw_fd() as u32, program.as_raw_fd() as u32, 0, 0];
+    bpf(BPF_LINK_UPDATE, &update).with_context(|| format!("updating {}", pin.display())).map(drop)
 }
 
 /// Sends the frame `times` times out of a device of this thread's namespace.

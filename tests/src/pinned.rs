@@ -1,7 +1,7 @@
 //! Maps, programs and links that are pinned, as another program finds them.
 
 use std::ffi::CString;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -40,14 +40,19 @@ pub fn remove_pinned<K: Pod, V: Pod>(path: &Path, key: K) -> Result<()> {
     map.remove(&key).with_context(|| format!("deleting from {}", path.display()))
 }
 
+/// Opens a pinned link.
+pub fn open_link(pin: &Path) -> Result<OwnedFd> {
+    /// include/uapi/linux/bpf.h
+    const BPF_OBJ_GET: libc::c_int = 7;
+    let path = CString::new(pin.as_os_str().as_bytes())?;
+    owned(BPF_OBJ_GET, &[path.as_ptr() as u64, 0]).with_context(|| format!("opening {}", pin.display()))
+}
+
 /// Detaches what a pinned link attaches, as `bpftool link detach` does. The pin stays.
 pub fn detach_link(pin: &Path) -> Result<()> {
     /// include/uapi/linux/bpf.h
-    const BPF_OBJ_GET: libc::c_int = 7;
     const BPF_LINK_DETACH: libc::c_int = 34;
-    let path = CString::new(pin.as_os_str().as_bytes())?;
-    let link = owned(BPF_OBJ_GET, &[path.as_ptr() as u64, 0])
-        .with_context(|| format!("opening {}", pin.display()))?;
+    let link = open_link(pin)?;
     bpf(BPF_LINK_DETACH, &[link.as_raw_fd()])
         .with_context(|| format!("detaching {}", pin.display()))
         .map(drop)
