@@ -11,6 +11,7 @@ mod held;
 
 mod agent;
 mod chart;
+mod check;
 mod controller;
 mod definitions;
 mod restart;
