@@ -11,7 +11,7 @@ use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
 use common::maps::word::SYN_AGAIN;
 use common::reason::Reason;
-use tests::addresses::{BACKEND_PORT, FAMILIES, vip};
+use tests::addresses::{BACKEND_PORT, FAMILIES, Family, vip};
 use tests::icmp::{Icmp, quotation, unreachable};
 use tests::packet::Segment;
 use tests::program::{Programs, Sizes, verdict};
@@ -55,7 +55,7 @@ fn backend(dial: Dial) -> Backend {
 
 /// Dials the TCP listener, lets the backend answer and the client acknowledge.
 #[track_caller]
-fn opened(programs: &mut Programs, dial: Dial) -> Backend {
+pub(crate) fn opened(programs: &mut Programs, dial: Dial) -> Backend {
     let backend = backend(dial);
     let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
     assert_sent(&outcome, Reason::SynForwarded, &at_backend(backend, &dial.syn()));
@@ -97,6 +97,21 @@ fn a_tcp_listeners_backend_sees_the_client_from_its_syn_to_its_end() {
     assert_eq!(route_counts(&programs), (2, 0, 0));
 }
 
+/// Opens a connection of the TLS listener whose backend sees the client.
+#[track_caller]
+pub(crate) fn opened_by_name(programs: &mut Programs, family: Family) -> Open {
+    let client = dial(family).shake(programs);
+    let outcome = client.send(programs, 0, &usual_hello());
+    assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+    let syn = sent(&outcome);
+    assert_eq!(syn.from, client.dial.client(), "the client's own address and port");
+    let backend = Backend { address: syn.to, source: syn.from, timestamps: true };
+    backend.accept(programs);
+    let clock = client.flow(programs).unwrap().ts_delta;
+    assert!(BACKEND_TIME.wrapping_sub(clock).wrapping_sub(client.time) < 60_000);
+    Open { client, backend, offer: Offer::linux(1460, 9), clock }
+}
+
 /// The second handshake and the number translation do not depend on the delivery, so a TLS listener's also
 /// work with this one.
 #[test]
@@ -105,16 +120,7 @@ fn a_tls_listeners_backend_sees_the_client_too() {
     let mut programs = ready();
     keep_sources(&mut programs, &[1, 2]);
     for family in FAMILIES {
-        let client = dial(family).shake(&mut programs);
-        let outcome = client.send(&mut programs, 0, &usual_hello());
-        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
-        let syn = sent(&outcome);
-        assert_eq!(syn.from, client.dial.client(), "the client's own address and port");
-        let backend = Backend { address: syn.to, source: syn.from, timestamps: true };
-        backend.accept(&mut programs);
-        let clock = client.flow(&programs).unwrap().ts_delta;
-        assert!(BACKEND_TIME.wrapping_sub(clock).wrapping_sub(client.time) < 60_000);
-        let open = Open { client, backend, offer: Offer::linux(1460, 9), clock };
+        let open = opened_by_name(&mut programs, family);
         open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]));
         open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 1_200).payload(vec![0xa5; 300]));
     }

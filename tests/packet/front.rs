@@ -28,7 +28,7 @@ const UNSERVED: u16 = 444;
 
 /// Runs XDP on the frame in a unit of time in which TCX has sent something to the client, as it does first in each: otherwise XDP
 /// would pass it for that reason.
-fn front(programs: &mut Programs, family: Family, frame: &[u8]) -> Outcome {
+pub(crate) fn front(programs: &mut Programs, family: Family, frame: &[u8]) -> Outcome {
     let other = dial(family).port(1).syn().bytes();
     for _ in 0..100 {
         programs.ingress(Device::Client, &other);

@@ -19,7 +19,7 @@ use crate::scene::{Backend, Client, Dial, dial, ready, usual_hello};
 use crate::setup::backend_id;
 
 /// Makes the client's device the program's end of the pair.
-fn by_pair(mut programs: Programs) -> Programs {
+pub(crate) fn by_pair(mut programs: Programs) -> Programs {
     let device = programs.world.ifindex(Device::Client);
     programs.set(name::NODE_CLIENTS, 0, device);
     programs
@@ -47,7 +47,7 @@ fn at_node(outcome: &Outcome, reason: Reason) -> Segment {
 
 /// Opens a connection by name; its backend gets what is for it by the FIB.
 #[track_caller]
-fn opened(programs: &mut Programs, family: Family) -> (Client, Backend) {
+pub(crate) fn opened(programs: &mut Programs, family: Family) -> (Client, Backend) {
     let outcome = programs.ingress(Device::Client, &own(family).syn().bytes());
     let client =
         Client { dial: own(family), cookie: 0, time: 0 }.told(&at_node(&outcome, Reason::SynAnswered));

@@ -16,13 +16,18 @@ use common::maps::next_hop::{HOPS, Hop, age};
 use common::maps::settings::Cursors;
 use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::TraceCount;
+use common::reason::Reason;
 use nix::time::{ClockId, clock_gettime};
-use tests::addresses::FAMILIES;
+use tests::addresses::{FAMILIES, Family, TLS_PORT};
 use tests::program::{Pod, Programs, Sizes};
 use tests::world::Device;
 use zerocopy::IntoBytes;
 
+use crate::dnat::{self, keep_sources};
+use crate::half_open::{self, caller, tcp};
+use crate::node_clients;
 use crate::open::{HELLO, Open, open};
+use crate::scene::{BACKEND_ISN, BACKEND_TIME, Backend, Client, Dial, Offer, dial, ready};
 
 /// A part of a map's value: the map, where it begins, and its bytes.
 type Part = (&'static str, usize, usize);
@@ -146,20 +151,19 @@ fn pass(
     written(&before, &image(programs))
 }
 
-#[test]
-fn a_packet_of_an_established_connection_writes_what_the_list_says_and_nothing_else() {
-    tests::skip_without_root!();
-    let mut programs = Programs::load().expect("the programs load");
-    programs.tls_with_one_route();
+/// Asserts that packets of a connection that `begin` opens write what the list says and nothing else. `until`: bytes that its client has
+/// sent.
+#[track_caller]
+fn assert_listed(mut programs: Programs, until: u32, begin: impl Fn(&mut Programs, Family) -> Open) {
     for family in FAMILIES {
-        let open = open(&mut programs, family);
+        let open = begin(&mut programs, family);
         // The hello is delivered from here on.
-        open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO));
+        open.backend.give(&mut programs, &open.backend_segment(0, until));
         let all: BTreeSet<Part> =
             [&BY_CLIENT[..], &BY_BACKEND, &EACH_SECOND, &EACH_UNIT].concat().into_iter().collect();
         let mut seen = BTreeSet::new();
         // Each side sends 100 bytes in turn, and acknowledges what it got.
-        let (mut client, mut backend) = (HELLO, 0);
+        let (mut client, mut backend) = (until, 0);
         for turn in 0..8 {
             for from_client in [false, true] {
                 begin_unit();
@@ -177,6 +181,74 @@ fn a_packet_of_an_established_connection_writes_what_the_list_says_and_nothing_e
         }
         assert_eq!(seen, all, "{family:?}: nothing in the list is never written");
         crate::setup::forget_all(&mut programs);
+    }
+}
+
+/// A connection of the TCP listener: numbers and clocks are the backend's own.
+fn of_tcp(dial: Dial, backend: Backend) -> Open {
+    let client = Client { dial, cookie: BACKEND_ISN, time: BACKEND_TIME };
+    Open { client, backend, offer: Offer::linux(1460, 9), clock: 0 }
+}
+
+#[test]
+fn a_packet_of_an_established_connection_writes_what_the_list_says_and_nothing_else() {
+    tests::skip_without_root!();
+    assert_listed(ready(), HELLO, open);
+}
+
+#[test]
+fn nor_one_to_a_backend_that_sees_its_clients() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    keep_sources(&mut programs, &[1, 2]);
+    assert_listed(programs, HELLO, dnat::opened_by_name);
+}
+
+#[test]
+fn nor_one_of_a_tcp_listener() {
+    tests::skip_without_root!();
+    assert_listed(tcp(Sizes::default(), 1), 0, |programs, family| {
+        of_tcp(caller(family), half_open::opened(programs, caller(family)))
+    });
+}
+
+#[test]
+fn nor_one_of_a_tcp_listener_to_a_backend_that_sees_its_clients() {
+    tests::skip_without_root!();
+    assert_listed(dnat::direct(), 0, |programs, family| {
+        of_tcp(caller(family), dnat::opened(programs, caller(family)))
+    });
+}
+
+#[test]
+fn nor_one_of_a_client_on_the_node() {
+    tests::skip_without_root!();
+    assert_listed(node_clients::by_pair(ready()), HELLO, |programs, family| {
+        let (client, backend) = node_clients::opened(programs, family);
+        let clock = client.flow(programs).expect("the flow is there").ts_delta;
+        Open { client, backend, offer: Offer::linux(1460, 9), clock }
+    });
+}
+
+/// It answers by cookie, or for nobody: all that it keeps is per CPU.
+#[test]
+fn what_xdp_answers_writes_no_shared_line() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let other = dial(family).port(1).syn().bytes();
+        for (port, reason) in [(TLS_PORT, Reason::XdpAnswered), (444, Reason::XdpNoListener)] {
+            let frame = dial(family).to_port(port).syn().bytes();
+            // XDP answers in units of time in which TCX has.
+            let is_answered = (0..100).any(|_| {
+                programs.ingress(Device::Client, &other);
+                let before = image(&programs);
+                let outcome = programs.front(Device::Client, &frame);
+                assert_eq!(written(&before, &image(&programs)), BTreeSet::new(), "{family:?} {reason:?}");
+                outcome.counted == [(reason, 1)]
+            });
+            assert!(is_answered, "{family:?} {reason:?}");
+        }
     }
 }
 

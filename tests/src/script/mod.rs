@@ -23,6 +23,7 @@
 //! | step | meaning |
 //! | --- | --- |
 //! | `set listener tcp` | clients dial tenant a's TCP listener instead of the TLS listener |
+//! | `set port client 444` | the client dials this port of the VIP |
 //! | `set isn client 0xfffffff0` | sets an end's first sequence number |
 //! | `set hello client tenant-b 600` | sets a client's hello: its tenant and its length in bytes |
 //! | `set ports 1024-1025` | sets the node's source ports |
@@ -62,6 +63,11 @@ pub struct Line {
 pub enum Step {
     /// Clients dial a TCP listener instead of the TLS one.
     TcpListener,
+    /// The port that a client dials.
+    Port {
+        end: String,
+        port: u16,
+    },
     Isn {
         end: String,
         number: u32,

@@ -80,6 +80,7 @@ fn set(words: &mut Words<'_>) -> Result<Step> {
             "tcp" => Step::TcpListener,
             other => bail!("{other} is no other listener than the usual one"),
         },
+        "port" => Step::Port { end: words.need("end")?.into(), port: words.need("port")?.parse()? },
         "isn" => {
             Step::Isn { end: words.need("end")?.into(), number: number(words.need("number")?)?.try_into()? }
         }
@@ -273,6 +274,7 @@ mod tests {
     #[test]
     fn other_steps_are_read() {
         assert_eq!(one("set isn other 0xfffffff0"), Step::Isn { end: "other".into(), number: 0xffff_fff0 });
+        assert_eq!(one("set port client 444"), Step::Port { end: "client".into(), port: 444 });
         assert_eq!(one("  age 7200 # two hours"), Step::Age { seconds: 7200 });
         assert_eq!(one("counts SynAnswered=2"), Step::Counts(vec![(Reason::SynAnswered, 2)]));
         assert_eq!(one("entries flows=1"), Step::Entries(vec![(Kept::Flows, 1)]));

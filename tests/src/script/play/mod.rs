@@ -34,14 +34,15 @@ pub use hooks::Hooks;
 /// MSS that the TLS listener announces.
 const MSS: u16 = 1440;
 
-/// Plays a script file with IPv4, then with IPv6; the error names file, line, and what arrived. Returns how many packets XDP answered.
-pub fn play(file: &Path, hooks: Hooks) -> Result<u64> {
+/// Plays a script file with IPv4, then with IPv6; the error names file, line, and what arrived. Returns how many packets XDP answered of
+/// each family.
+pub fn play(file: &Path, hooks: Hooks) -> Result<[u64; 2]> {
     let sizes = Sizes::default();
     let mut programs = Programs::attached(sizes)?;
     if hooks == Hooks::XdpAndTcx {
         programs.attach_front()?;
     }
-    let mut by_xdp = 0;
+    let mut by_xdp = [0; 2];
     programs.tls_with_one_route();
     programs.tcp_listener(DIRECT_PORT);
     // One segment size for both families, so that one script fits both.
@@ -51,7 +52,7 @@ pub fn play(file: &Path, hooks: Hooks) -> Result<u64> {
         FAMILIES.map(|family| (31 + u32::from(!family.is_v4()), programs.backend(2, backend(family, 0, 1))));
     programs.route(2, &others);
     programs.name(1, &server_name(1), 2);
-    for family in FAMILIES {
+    for (family, by_xdp) in FAMILIES.into_iter().zip(&mut by_xdp) {
         let settings = default_settings(sizes);
         programs.settings(settings);
         let mut player = Player {
@@ -70,7 +71,7 @@ pub fn play(file: &Path, hooks: Hooks) -> Result<u64> {
         let before = player.by_xdp();
         player.file(file)?;
         player.quiet().with_context(|| format!("{}, {family:?}: at its end", file.display()))?;
-        by_xdp += player.by_xdp() - before - player.others;
+        *by_xdp = player.by_xdp() - before - player.others;
         player.forget();
     }
     Ok(by_xdp)
@@ -112,6 +113,10 @@ impl Player<'_> {
     fn step(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::TcpListener => self.tcp = true,
+            Step::Port { end, port } => {
+                let peer = self.end(end)?.peer.as_mut();
+                peer.context("nobody has spoken to this end yet")?.set_port(*port);
+            }
             Step::Isn { end, number } => self.end(end)?.isn = *number,
             Step::Hello { end, tenant, bytes } => {
                 self.end(end)?.stream.beginning = usual_hello(*tenant, *bytes);
