@@ -340,7 +340,7 @@ mod tests {
         table.mark(Mark::default());
         let names: Vec<Arc<str>> = table.names().collect();
         for name in names {
-            table.take_away(name);
+            table.take_away(&name);
         }
         table.put(&"b".into(), claim(8), None);
         table
