@@ -13,9 +13,9 @@ use common::wire::seq;
 
 /// Lifetime of a flow whose client never acknowledged a byte of the backend, from the walk on that finds the backend's first byte.
 const SILENT_SECS: u32 = 60;
-/// Lifetime of a flow with one direction closed, after its last progress.
+/// Lifetime of a flow with one direction closed, from the walk on that finds its last progress: among millions of flows up to 110 s after it.
 const HALF_CLOSED_SECS: u32 = 300;
-/// After this time without progress, the ends of a flow with unacknowledged bytes or FIN are asked: longer than the 15
+/// After this time without progress, by walks as well, the ends of a flow with unacknowledged bytes or FIN are asked: longer than the 15
 /// retransmissions of Linux (`tcp_retries2`). They are not reset at once. A reader that stops, and has its window closed, may do so
 /// for hours; and the bytes may be a stranger's, that the other end did not accept.
 const UNACKNOWLEDGED_SECS: u32 = 1_200;
@@ -241,6 +241,23 @@ mod tests {
         assert_eq!(held.due(1_000 + HALF_CLOSED_SECS), [client()]);
         held.put_back(vec![client()], 1_301);
         assert_eq!(held.due(1_302), [client()], "it could not be ended");
+    }
+
+    /// Among millions of flows a walk begins up to 110 s after the last one ended, and the five minutes begin with it.
+    #[test]
+    fn a_flow_that_is_half_closed_just_after_a_walk_lives_for_as_much_longer_as_the_next_is_away() {
+        const WALK: u32 = 110;
+        let mut held = Held::default();
+        let mut half = flow(1, 5, 5);
+        assert!(!look(&mut held, &half, 1_000), "no FIN yet");
+        half.client.sent.fin = 1;
+        for nth in 1..4 {
+            assert_eq!(held.due(1_000 + nth * WALK - 1), []);
+            assert!(!look(&mut held, &half, 1_000 + nth * WALK));
+        }
+        let over = 1_000 + WALK + HALF_CLOSED_SECS;
+        assert_eq!((held.due(over - 1), held.due(over)), (vec![], vec![client()]));
+        assert_eq!(held.over(&client(), &half, over), Some(Over::End));
     }
 
     /// Where walks take long, and others follow late.
