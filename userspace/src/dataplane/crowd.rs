@@ -47,6 +47,9 @@ pub(super) enum Rank {
     Idle,
 }
 
+/// The first to go.
+const SILENT: Rank = Rank::Stuck(Stuck::Silent);
+
 /// A flow that may be evicted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
@@ -91,12 +94,39 @@ impl Lingering {
 pub(super) struct Crowd {
     most: usize,
     candidates: Vec<Candidate>,
+    /// How many flows may have been silent for long enough, although walks have not known them for so long.
+    doubtful: usize,
+    /// Whether walks are known to have found every flow that has been silent for long enough.
+    knows_silent: bool,
+}
+
+/// Since when walks find the map crowded without an end, monotonic clock in seconds.
+#[derive(Debug, Default)]
+pub(super) struct Began(Option<u32>);
+
+impl Began {
+    /// The map was found not to be crowded.
+    pub(super) fn end(&mut self) {
+        self.0 = None;
+    }
+
+    /// Begins a walk, for this crowd. The walk before the first one that finds the map crowded may have been minutes ago: what became silent
+    /// since then counts as silent from now on, and half-closed flows would go before it.
+    pub(super) fn walk(&mut self, crowd: Crowd, now: u32) -> Crowd {
+        if !crowd.is_crowded() {
+            self.end();
+            return crowd;
+        }
+        let began = *self.0.get_or_insert(now);
+        Crowd { knows_silent: now.saturating_sub(began) >= SILENT_SECS, ..crowd }
+    }
 }
 
 impl Crowd {
     /// For a map with this number of flows and slots. `going`: flows whose ends are being asked already, or that were ended.
     pub(super) fn new(flows: u64, slots: u32, going: usize) -> Self {
-        Self { most: excess(flows, slots).saturating_sub(going).min(MOST), candidates: Vec::new() }
+        let most = excess(flows, slots).saturating_sub(going).min(MOST);
+        Self { most, knows_silent: true, ..Self::default() }
     }
 
     /// The same crowd where there are only this number of flows any more.
@@ -119,6 +149,10 @@ impl Crowd {
         let (rank, secs) = match stuck {
             Some((stuck @ Stuck::Silent, secs)) if secs >= SILENT_SECS => (Rank::Stuck(stuck), secs),
             Some((stuck @ Stuck::HalfClosed, secs)) if secs >= HALF_CLOSED_SECS => (Rank::Stuck(stuck), secs),
+            Some((Stuck::Silent, _)) => {
+                self.doubtful += 1;
+                return;
+            }
             _ => (Rank::Idle, now.saturating_sub(flow.seen_secs)),
         };
         if rank == Rank::Idle && (secs < IDLE_SECS || is_on_trial(flow)) {
@@ -134,6 +168,11 @@ impl Crowd {
     /// Returns the flows that are evicted.
     pub(super) fn into_first(mut self) -> Vec<Candidate> {
         self.keep();
+        if !self.knows_silent {
+            // Their turn is before that of all others: the next walk, which comes soon, knows.
+            let silent = self.candidates.partition_point(|candidate| candidate.rank == SILENT);
+            self.candidates.truncate(silent.max(self.most.saturating_sub(self.doubtful)));
+        }
         self.candidates
     }
 
@@ -171,7 +210,7 @@ mod tests {
     #[test]
     fn flows_are_evicted_by_rank_and_then_by_age() {
         let noted = |most| {
-            let mut crowd = Crowd { most, ..Crowd::default() };
+            let mut crowd = Crowd { most, knows_silent: true, ..Crowd::default() };
             crowd.note(&client(1), &flow(100), None, NOW);
             crowd.note(&client(2), &flow(500), None, NOW);
             crowd.note(&client(3), &flow(0), Some((Stuck::HalfClosed, 30)), NOW);
@@ -187,7 +226,7 @@ mod tests {
 
     #[test]
     fn young_busy_and_closed_flows_stay() {
-        let mut crowd = Crowd { most: 100, ..Crowd::default() };
+        let mut crowd = Crowd { most: 100, knows_silent: true, ..Crowd::default() };
         crowd.note(&client(1), &flow(59), None, NOW);
         crowd.note(&client(2), &flow(0), Some((Stuck::Silent, 4)), NOW);
         crowd.note(&client(3), &flow(0), Some((Stuck::HalfClosed, 29)), NOW);
@@ -228,6 +267,44 @@ mod tests {
         assert_eq!([2, 11, 12, 13, 14].map(|secs| lingering.count(NOW + secs)), [22, 22, 7, 7, 0]);
         lingering.add(1, NOW + 20, 10);
         assert_eq!(lingering.0.len(), 1, "what is over is forgotten");
+    }
+
+    /// Among millions of flows, the last walk may have been minutes ago.
+    #[test]
+    fn what_became_silent_since_the_last_walk_goes_before_half_closed_flows() {
+        let mut began = Began::default();
+        // `silent` were found silent first by the walk at `NOW`; two flows are too many.
+        let mut walk = |secs, silent| {
+            let now = NOW + secs;
+            let mut crowd = began.walk(Crowd::new(802, 1_000, 0), now);
+            for number in 1..=silent {
+                crowd.note(&client(number), &flow(0), Some((Stuck::Silent, secs)), now);
+            }
+            crowd.note(&client(8), &flow(0), Some((Stuck::HalfClosed, 40 + secs)), now);
+            crowd.note(&client(9), &flow(90), None, now);
+            first(crowd)
+        };
+        assert_eq!([walk(0, 3), walk(4, 2)], [[0; 0]; 2]);
+        assert_eq!(walk(4, 1), [8], "no more wait than may be silent");
+        assert_eq!(walk(5, 1), [1, 8]);
+        // Whoever goes on opening such connections does not keep the others here.
+        let mut later = began.walk(Crowd::new(802, 1_000, 0), NOW + 6);
+        later.note(&client(1), &flow(0), Some((Stuck::Silent, 1)), NOW + 6);
+        later.note(&client(2), &flow(0), Some((Stuck::Silent, 1)), NOW + 6);
+        later.note(&client(8), &flow(0), Some((Stuck::HalfClosed, 40)), NOW + 6);
+        assert_eq!(first(later), [8]);
+    }
+
+    /// Between two crowds, walks may be minutes apart again.
+    #[test]
+    fn another_crowd_begins_after_one_has_ended() {
+        let mut began = Began::default();
+        let crowd = || Crowd::new(802, 1_000, 0);
+        assert!(!began.walk(crowd(), NOW).knows_silent && began.walk(crowd(), NOW + 90).knows_silent);
+        began.end();
+        assert!(!began.walk(crowd(), NOW + 180).knows_silent);
+        assert!(began.walk(Crowd::new(800, 1_000, 0), NOW + 190).knows_silent);
+        assert!(!began.walk(crowd(), NOW + 200).knows_silent);
     }
 
     /// However many flows there are, those noted first are not favoured.

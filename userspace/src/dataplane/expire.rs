@@ -9,7 +9,7 @@ use common::maps::flow::{ClientTuple, Connection, Flow, PENDING_UNDELIVERED};
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
 
-use super::crowd::{self, Candidate, Crowd, Lingering};
+use super::crowd::{self, Began, Candidate, Crowd, Lingering};
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::{Held, Over};
 use super::leftovers;
@@ -46,6 +46,7 @@ pub struct Expirer {
     reports: Reports,
     orphans: Orphans,
     lingering: Lingering,
+    crowded: Began,
     /// What the last sweeps found.
     found: Found,
     /// The number of flows when they were last counted, and when: monotonic clock, seconds.
@@ -67,6 +68,7 @@ impl Expirer {
             reports: Reports::open(pins)?,
             orphans: Orphans::default(),
             lingering: Lingering::default(),
+            crowded: Began::default(),
             found: Found::default(),
             counted: (0, 0),
             unresolved: Vec::new(),
@@ -270,7 +272,8 @@ impl Expirer {
     pub fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_secs();
         let (mut idle, mut closed, mut stuck) = (Vec::new(), Vec::new(), Vec::new());
-        let mut crowd = self.crowd()?;
+        let found = self.crowd()?;
+        let mut crowd = self.crowded.walk(found, now);
         let (trials, held, ports, mut found) = (&mut self.trials, &mut self.held, &mut self.ports, 0);
         self.reports.begin()?;
         held.begin();
@@ -325,7 +328,11 @@ impl Expirer {
         let (flows, at) = self.counted;
         // Adding up the counters of all routes takes time.
         let may_be = crowd::may_be_crowded(flows, now_secs().saturating_sub(at), self.maps.flows.capacity());
-        Ok(may_be && self.crowd()?.is_crowded())
+        let is_crowded = may_be && self.crowd()?.is_crowded();
+        if !is_crowded {
+            self.crowded.end();
+        }
+        Ok(is_crowded)
     }
 
     /// Returns how crowded the map of flows is.
