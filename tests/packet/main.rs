@@ -61,6 +61,7 @@ mod trial;
 mod busy;
 mod late;
 mod late_counts;
+mod late_peers;
 mod late_reads;
 mod late_slots;
 mod locked;
