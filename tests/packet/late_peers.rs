@@ -1,4 +1,4 @@
-//! A heartbeat that comes as its sender's entry becomes another node's: what is written late, and what mends it.
+//! A heartbeat that comes as its sender's entry becomes another node's: what is written late, and what puts it right.
 
 use std::mem::offset_of;
 

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!([walk(0, 3), walk(4, 2)], [[0; 0]; 2]);
         assert_eq!(walk(4, 1), [8], "no more wait than may be silent");
         assert_eq!(walk(5, 1), [1, 8]);
-        // Whoever goes on opening such connections does not keep the others here.
+        // A client that goes on opening such connections does not keep the others here.
         let mut later = began.walk(Crowd::new(802, 1_000, 0), NOW + 6);
         later.note(&client(1), &flow(0), Some((Stuck::Silent, 1)), NOW + 6);
         later.note(&client(2), &flow(0), Some((Stuck::Silent, 1)), NOW + 6);

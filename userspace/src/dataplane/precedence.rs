@@ -15,7 +15,7 @@ pub struct Precedence(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Whoever waits is woken when a step or a [`First`] is dropped.
+    /// A thread that waits is woken when a step or a [`First`] is dropped.
     changed: Condvar,
 }
 
