@@ -107,7 +107,7 @@ pub(crate) fn opened_by_name(programs: &mut Programs, family: Family) -> Open {
     assert_eq!(syn.from, client.dial.client(), "the client's own address and port");
     let backend = Backend { address: syn.to, source: syn.from, timestamps: true };
     backend.accept(programs);
-    let clock = client.flow(programs).unwrap().ts_delta;
+    let clock = client.flow(programs).expect("the connection is open").ts_delta;
     assert!(BACKEND_TIME.wrapping_sub(clock).wrapping_sub(client.time) < 60_000);
     Open { client, backend, offer: Offer::linux(1460, 9), clock }
 }
