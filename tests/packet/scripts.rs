@@ -23,16 +23,9 @@ fn play(name: &str) {
         played.unwrap_or_else(|error| panic!("{hooks:?}: {error:#}"))
     };
     assert_eq!(by(Hooks::Tcx), [0; 2]);
-    let mut is_answered = [false; 2];
-    for _ in 0..TRIES {
-        for (is_answered, by_xdp) in is_answered.iter_mut().zip(by(Hooks::XdpAndTcx)) {
-            *is_answered |= by_xdp > 0;
-        }
-        if is_answered == [true; 2] {
-            break;
-        }
-    }
-    assert_eq!(is_answered, [!BY_TCX.contains(&name); 2], "whether XDP answers a SYN of it, of each family");
+    // An IPv4 SYN shorter than its answer may have no room behind it at the device that plays it: those of IPv6 always have.
+    let is_answered = (0..TRIES).any(|_| by(Hooks::XdpAndTcx)[1] > 0);
+    assert_eq!(is_answered, !BY_TCX.contains(&name), "whether XDP answers a SYN of it");
 }
 
 macro_rules! scripts {
