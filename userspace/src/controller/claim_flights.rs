@@ -3,7 +3,7 @@
 use super::claim_store::{ClaimOutcome, Failure};
 use super::lanes::{Bounds, Group};
 use super::standing::STAYS;
-use crate::sources::kubernetes::api::claim::{SETTLED, SETTLED_IN_PART};
+use crate::sources::kubernetes::api::claim::SETTLED;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -258,7 +258,7 @@ impl ClaimFlights {
     ) -> BTreeSet<String> {
         self.lanes.give_back(&name.to_owned(), Some(now));
         // Who refuses Claims may let the mark pass.
-        if outcome == ClaimOutcome::Written && !matches!(name, SETTLED | SETTLED_IN_PART) {
+        if outcome == ClaimOutcome::Written && name != SETTLED {
             self.written = Some(now);
         }
         let mut again = BTreeSet::new();

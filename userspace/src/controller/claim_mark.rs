@@ -4,7 +4,6 @@
 use super::claim_store::{ClaimWrite, Stored};
 use super::since::STALE;
 use crate::sources::kubernetes::api::claim::ClaimSpec;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// The mark is not written before nobody else has deleted a Claim for this long: it would say that all are there while those who
@@ -15,8 +14,6 @@ pub(super) const QUIET: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct ClaimMark {
     state: State,
-    /// The one that leaves some out.
-    part: Option<Stored>,
     /// Another client has deleted Claims since a write was asked for last.
     is_disturbed: bool,
     /// It is not written before.
@@ -50,23 +47,6 @@ impl ClaimMark {
         }
     }
 
-    /// The same of the one that leaves some out.
-    pub(super) fn list_part(&mut self, stored: Option<Stored>) {
-        self.is_disturbed |= stored.is_none() && self.part.is_some();
-        self.part = stored;
-    }
-
-    /// The one that leaves some out was written. Returns whether that is news.
-    pub(super) fn put_part(&mut self, stored: Stored) -> bool {
-        self.part.replace(stored).is_none()
-    }
-
-    /// It is gone. Returns whether that is news.
-    pub(super) fn gone_part(&mut self) -> bool {
-        self.is_disturbed |= self.state != State::There;
-        self.part.take().is_some()
-    }
-
     /// It was written. Returns whether that is news.
     pub(super) fn put(&mut self, stored: &Stored) -> bool {
         let state = match stored.is_withdrawn {
@@ -92,35 +72,9 @@ impl ClaimMark {
         self.is_disturbed = true;
     }
 
-    /// Whether it says that all are written, or all but some, and that they are served.
-    pub(super) fn is_there(&self) -> bool {
-        self.is_settled() || self.left_out().is_some()
-    }
-
     /// Whether it says that all are written, and that they are served.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         self.state == State::There
-    }
-
-    /// Whether one may be written that leaves some out: one that says that Vestibule is withdrawn is replaced by one that leaves out none.
-    pub(super) fn may_be_in_part(&self) -> bool {
-        self.state == State::Missing
-    }
-
-    /// Which it leaves out; `None`: it does not say that some are, or is missing.
-    pub(super) fn left_out(&self) -> Option<&BTreeSet<String>> {
-        self.part.as_ref().filter(|_| self.may_be_in_part()).map(|part| &part.left_out)
-    }
-
-    /// Returns the write that makes it leave these out.
-    pub(super) fn write_part(&self, left_out: BTreeSet<String>) -> ClaimWrite {
-        ClaimWrite::InPart { left_out, version: self.part.as_ref().map(|part| part.version.clone()) }
-    }
-
-    /// Returns the write that takes away the one that leaves some out.
-    pub(super) fn end_part(&self) -> Option<ClaimWrite> {
-        let Stored { uid, version, .. } = self.part.as_ref()?;
-        Some(ClaimWrite::Delete { uid: uid.clone(), version: version.clone() })
     }
 
     /// Nodes that hold less than this version still refuse new connections.

@@ -1,7 +1,7 @@
 //! Claims as the API server has them, what is reported of them, and writes of them.
 
 use crate::sources::kubernetes::api::claim::ClaimSpec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A Claim as the API server has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,8 +14,6 @@ pub(super) struct Stored {
     pub(super) uid: String,
     /// Whether it says that Vestibule is withdrawn from the cluster.
     pub(super) is_withdrawn: bool,
-    /// Of the mark that leaves some out: their names.
-    pub(super) left_out: BTreeSet<String>,
 }
 
 /// A write of a Claim.
@@ -25,8 +23,6 @@ pub(super) enum ClaimWrite {
     Create(ClaimSpec),
     /// It says something else, in this version.
     Replace(ClaimSpec, String),
-    /// The mark that leaves these out; if there is one, in this version.
-    InPart { left_out: BTreeSet<String>, version: Option<String> },
     /// Nobody asks for it any more: this one, in this version.
     Delete { uid: String, version: String },
 }

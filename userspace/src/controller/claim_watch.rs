@@ -1,7 +1,7 @@
 //! Follows the Claims, and reports them to the loop.
 
 use super::claim_store::{ClaimNews, Stored};
-use crate::sources::kubernetes::api::claim::{Claim, LEFT_OUT, WITHDRAWN};
+use crate::sources::kubernetes::api::claim::{Claim, WITHDRAWN};
 use crate::sources::kubernetes::{Named, follow};
 use kube::{Client, ResourceExt};
 use std::time::{Duration, Instant};
@@ -86,9 +86,7 @@ fn may_be_listed(stale: Option<&str>, asked: Duration) -> bool {
 fn stored(claim: Claim) -> Stored {
     let (uid, version) = (claim.uid().unwrap_or_default(), claim.resource_version().unwrap_or_default());
     let is_withdrawn = claim.annotations().contains_key(WITHDRAWN);
-    let left_out = claim.annotations().get(LEFT_OUT).map(String::as_str).unwrap_or_default();
-    let left_out = left_out.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    Stored { spec: claim.spec, version, uid, is_withdrawn, left_out }
+    Stored { spec: claim.spec, version, uid, is_withdrawn }
 }
 
 #[cfg(test)]

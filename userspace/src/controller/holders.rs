@@ -2,7 +2,7 @@
 
 use super::agents;
 use super::ask::{AskError, ask};
-use crate::sources::kubernetes::api::claim::{Claim, SETTLED, SETTLED_IN_PART};
+use crate::sources::kubernetes::api::claim::{Claim, SETTLED};
 use crate::sources::kubernetes::api::node_state::NodeState;
 use crate::status::Nodes;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -50,7 +50,7 @@ pub fn read(namespace: &str, limit: Duration) -> Result<Vec<Holders>, AskError> 
 fn held(claims: Vec<Claim>, nodes: &Nodes) -> Vec<Holders> {
     let mut all: Vec<Holders> = claims
         .into_iter()
-        .filter(|claim| !matches!(claim.name_any().as_str(), SETTLED | SETTLED_IN_PART))
+        .filter(|claim| claim.name_any() != SETTLED)
         .map(|claim| {
             let version =
                 claim.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();

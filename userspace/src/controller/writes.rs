@@ -6,7 +6,7 @@ use super::keys::{self, Keys, SECRET, Schedule, Spare};
 use super::kube_event::Note;
 use crate::model::Kind;
 use crate::sources::kubernetes::api::announcement::{self, Announcement};
-use crate::sources::kubernetes::api::claim::{Claim, ClaimSpec, LEFT_OUT, SETTLED, WITHDRAWN};
+use crate::sources::kubernetes::api::claim::{Claim, ClaimSpec, SETTLED, WITHDRAWN};
 use crate::sources::kubernetes::api::node_state::NodeState;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
@@ -71,8 +71,7 @@ pub(super) async fn finalizers(
 /// `Err`: why it failed.
 pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Result<ClaimOutcome, Failure> {
     // Without the definition a Create fails for a long time; what is to be changed or deleted may just be gone.
-    let is_new = matches!(write, ClaimWrite::Create(_) | ClaimWrite::InPart { version: None, .. });
-    let done: &[u16] = if is_new { &[409] } else { &[404, 409] };
+    let done: &[u16] = if matches!(write, ClaimWrite::Create(_)) { &[409] } else { &[404, 409] };
     let api: Api<Claim> = Api::all(client.clone());
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let is_kept = |claim: &Claim, answer: Claim| answer.spec.is_same(&claim.spec);
@@ -85,17 +84,6 @@ pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> Res
             let mut claim = Claim::new(name, spec);
             claim.metadata.resource_version = Some(version);
             api.replace(name, &params, &claim).await.map(|answer| is_kept(&claim, answer))
-        }
-        ClaimWrite::InPart { left_out, version } => {
-            let mut claim = Claim::new(name, ClaimSpec::settled());
-            let names: Vec<String> = left_out.into_iter().collect();
-            claim.annotations_mut().insert(LEFT_OUT.to_owned(), names.join(","));
-            claim.metadata.resource_version = version;
-            let written = match is_new {
-                true => api.create(&params, &claim).await,
-                false => api.replace(name, &params, &claim).await,
-            };
-            written.map(|answer| is_kept(&claim, answer))
         }
         ClaimWrite::Delete { uid, version } => {
             let as_seen = Preconditions { uid: Some(uid), resource_version: Some(version) };

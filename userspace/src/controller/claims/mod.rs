@@ -5,8 +5,6 @@
 
 /// What is to be given before it is taken from others.
 mod awaited;
-/// Which ones the mark does not wait for.
-mod left_out;
 /// Which one is written next.
 mod next;
 /// Why the mark is missing.
@@ -18,7 +16,7 @@ use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Failure, Stored};
 use crate::model::claim::{AskedProtocol, note_address, possession};
 use crate::model::{self, ObjectName, ObjectRef, Possession};
 use crate::origins;
-use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED, SETTLED_IN_PART};
+use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use crate::status::Refused;
 use awaited::Awaited;
 use foldhash::HashMap;
@@ -94,7 +92,6 @@ impl Claims {
         match news {
             ClaimNews::Listed(mut stored, _) => {
                 self.mark.list(stored.remove(SETTLED), self.stored.is_none());
-                self.mark.list_part(stored.remove(SETTLED_IN_PART));
                 if self.stored.is_none() {
                     // What was settled before they were known took no account of who has what.
                     self.forget_wanted();
@@ -112,14 +109,6 @@ impl Claims {
             ClaimNews::Gone(name) if name == SETTLED => {
                 self.reported(&name);
                 self.mark.gone()
-            }
-            ClaimNews::Put(name, mark) if name == SETTLED_IN_PART => {
-                self.reported(&name);
-                self.mark.put_part(*mark)
-            }
-            ClaimNews::Gone(name) if name == SETTLED_IN_PART => {
-                self.reported(&name);
-                self.mark.gone_part()
             }
             ClaimNews::Put(name, claim) => {
                 self.note_edit(&name, Some(&claim.spec));
@@ -308,9 +297,9 @@ impl Claims {
         self.mark.rest();
     }
 
-    /// Whether the mark that all are written is missing.
+    /// Whether the mark is missing.
     pub(super) fn is_unmarked(&self) -> bool {
-        !self.mark.is_settled()
+        !self.mark.is_there()
     }
 
     /// Notes why a node may hold Claims, as nodes report; `None`: none does.
@@ -323,6 +312,18 @@ impl Claims {
         let why =
             |object| format!("a node may hold it, for the status of {object} says that nodes hold that");
         self.served.in_statuses = object.map(why);
+    }
+
+    /// Whether the mark does not wait for this one: it is refused for what it says, or fails again and again as if it hung, others are
+    /// written, and no node loses what it serves. Where one may, as after all Claims were deleted, the mark would take from it what is
+    /// refused. It waits for what is stored and cannot be changed or deleted: another Claim may have been granted the same.
+    fn is_left_out(&self, name: &str) -> bool {
+        let Served { on_nodes, in_statuses } = &self.served;
+        on_nodes.is_none()
+            && in_statuses.is_none()
+            && self.flights.is_given_up(name)
+            && !self.is_stored(name)
+            && self.is_any_written()
     }
 
     /// Which status says that nodes hold something.
@@ -455,71 +456,56 @@ mod tests {
         fn send(&mut self, reports: bool) -> [usize; 3] {
             let mut counts = [0; 3];
             while let Ok((name, write)) = self.claims.next(self.now) {
-                self.carry_out(name, write, reports, &mut counts);
+                self.version += 1;
+                let kept = |mut spec: ClaimSpec| {
+                    self.prunes.iter().for_each(|prune| prune(&mut spec));
+                    spec
+                };
+                let stored = |spec| Stored {
+                    spec: kept(spec),
+                    version: self.version.to_string(),
+                    uid: "u".to_owned(),
+                    is_withdrawn: false,
+                };
+                let news = match write {
+                    ClaimWrite::Create(spec) => {
+                        counts[0] += usize::from(name != SETTLED);
+                        assert!(!self.server.contains_key(&name));
+                        ClaimNews::Put(name.clone(), Box::new(stored(spec)))
+                    }
+                    ClaimWrite::Replace(spec, version) => {
+                        counts[1] += usize::from(name != SETTLED);
+                        assert_eq!(self.server[&name].version, version);
+                        ClaimNews::Put(name.clone(), Box::new(stored(spec)))
+                    }
+                    ClaimWrite::Delete { version, .. } => {
+                        counts[2] += 1;
+                        assert_eq!(self.server[&name].version, version);
+                        ClaimNews::Gone(name.clone())
+                    }
+                };
+                // What changes nothing is no new version, and is not reported.
+                let is_new = match &news {
+                    ClaimNews::Put(name, new) => self.server.get(name).is_none_or(|old| old.spec != new.spec),
+                    _ => true,
+                };
+                match &news {
+                    ClaimNews::Put(..) if !is_new => {}
+                    ClaimNews::Put(name, stored) => {
+                        drop(self.server.insert(name.clone(), stored.as_ref().clone()))
+                    }
+                    _ => drop(self.server.remove(&name)),
+                }
+                let outcome = match &news {
+                    ClaimNews::Put(..) if self.prunes.is_some() && name != SETTLED => ClaimOutcome::Pruned,
+                    _ => ClaimOutcome::Written,
+                };
+                self.claims.ended(&name, outcome, self.now);
+                if reports && is_new {
+                    self.claims.take(news);
+                }
             }
             counts
-        }
-
-        /// Carries out one write, and counts it.
-        fn carry_out(&mut self, name: String, write: ClaimWrite, reports: bool, counts: &mut [usize; 3]) {
-            self.version += 1;
-            let kept = |mut spec: ClaimSpec| {
-                self.prunes.iter().for_each(|prune| prune(&mut spec));
-                spec
-            };
-            let stored = |spec| Stored {
-                spec: kept(spec),
-                version: self.version.to_string(),
-                uid: "u".to_owned(),
-                is_withdrawn: false,
-                left_out: BTreeSet::new(),
-            };
-            let news = match write {
-                ClaimWrite::Create(spec) => {
-                    counts[0] += usize::from(name != SETTLED);
-                    assert!(!self.server.contains_key(&name));
-                    ClaimNews::Put(name.clone(), Box::new(stored(spec)))
-                }
-                ClaimWrite::Replace(spec, version) => {
-                    counts[1] += usize::from(name != SETTLED);
-                    assert_eq!(self.server[&name].version, version);
-                    ClaimNews::Put(name.clone(), Box::new(stored(spec)))
-                }
-                ClaimWrite::InPart { left_out, version } => {
-                    let stored_version = self.server.get(&name).map(|stored| stored.version.clone());
-                    assert_eq!(stored_version, version);
-                    let stored = Stored { left_out, ..stored(ClaimSpec::settled()) };
-                    ClaimNews::Put(name.clone(), Box::new(stored))
-                }
-                ClaimWrite::Delete { version, .. } => {
-                    counts[2] += usize::from(name != SETTLED_IN_PART);
-                    assert_eq!(self.server[&name].version, version);
-                    ClaimNews::Gone(name.clone())
-                }
-            };
-            // What changes nothing is no new version, and is not reported.
-            let is_new = match &news {
-                ClaimNews::Put(name, new) => self
-                    .server
-                    .get(name)
-                    .is_none_or(|old| (&old.spec, &old.left_out) != (&new.spec, &new.left_out)),
-                _ => true,
-            };
-            match &news {
-                ClaimNews::Put(..) if !is_new => {}
-                ClaimNews::Put(name, stored) => {
-                    drop(self.server.insert(name.clone(), stored.as_ref().clone()))
-                }
-                _ => drop(self.server.remove(&name)),
-            }
-            let outcome = match &news {
-                ClaimNews::Put(..) if self.prunes.is_some() && name != SETTLED => ClaimOutcome::Pruned,
-                _ => ClaimOutcome::Written,
-            };
-            self.claims.ended(&name, outcome, self.now);
-            if reports && is_new {
-                self.claims.take(news);
-            }
         }
     }
 
@@ -609,7 +595,7 @@ mod tests {
         scene.claims.want(vec![claim("x", 444)], BTreeSet::new(), "t2");
         scene.version += 1;
         let version = scene.version.to_string();
-        let stored = Stored { spec, version, uid: "u".to_owned(), is_withdrawn: false, ..Stored::default() };
+        let stored = Stored { spec, version, uid: "u".to_owned(), is_withdrawn: false };
         scene.server.insert(name.clone(), stored.clone());
         scene.claims.ended(&name, ClaimOutcome::Pruned, scene.now);
         assert_eq!((scene.claims.pruned(), scene.send(true)), (None, [0, 0, 0]));
@@ -720,7 +706,7 @@ mod tests {
     }
 
     /// One webhook that refuses one tenant's Claim kept all others from being served. Where a node may serve what the mark would take from
-    /// it, the mark names it.
+    /// it, the mark waits.
     #[test]
     fn the_mark_does_not_wait_for_what_is_refused_before_any_node_holds_a_claim() {
         let marked = |on_nodes: bool, in_statuses: bool, is_refusal, others: &[&str], tries: usize| {
@@ -740,11 +726,9 @@ mod tests {
                 scene.send(true);
                 scene.now += FAILURE_WAIT_MAX;
             }
-            let is_marked = scene.claims.mark.is_settled();
-            assert_eq!(scene.claims.mark.left_out().is_some(), !is_marked && scene.claims.mark.is_there());
+            let is_marked = scene.claims.mark.is_there();
             assert_eq!(scene.send(true), [1, 0, 0], "it is tried again");
-            assert!(scene.claims.mark.is_settled());
-            assert!(!scene.server.contains_key(SETTLED_IN_PART), "it is not needed any more");
+            assert!(scene.claims.mark.is_there());
             is_marked
         };
         assert!(marked(false, false, true, &["x", "y"], 2));
@@ -756,95 +740,6 @@ mod tests {
         assert!(!marked(true, false, false, &["x", "y"], 9), "a node may serve it");
         assert!(!marked(false, false, true, &[], 4), "all are refused");
         assert!(!marked(false, false, false, &[], 9), "all hang");
-    }
-
-    fn name_of(origin: &str) -> String {
-        ClaimOrigin::of(&claim(origin, 443)).unwrap().object_name()
-    }
-
-    /// Claims of these objects, which nodes serve, of which these are refused, until no other write is left.
-    fn refused_while_served(names: &[&str], refused: &[&str]) -> Scene {
-        let mut scene = Scene::new();
-        scene.list();
-        scene.claims.want(names.iter().map(|name| claim(name, 443)).collect(), BTreeSet::new(), "t1");
-        scene.claims.note_on_nodes(Some("n1 holds it".to_owned()));
-        scene.claims.note_in_statuses(None);
-        refuse(&mut scene, refused);
-        scene
-    }
-
-    /// Carries out all writes but those of these, which are refused three times each.
-    fn refuse(scene: &mut Scene, refused: &[&str]) {
-        let refused: BTreeSet<String> = refused.iter().map(|name| name_of(name)).collect();
-        let failure = Failure { why: "403".to_owned(), is_refusal: true };
-        for _ in 0..3 {
-            while let Ok((name, write)) = scene.claims.next(scene.now) {
-                match refused.contains(&name) {
-                    true => drop(scene.claims.failed(&name, &failure, scene.now)),
-                    false => scene.carry_out(name, write, true, &mut [0; 3]),
-                }
-            }
-            scene.now += FAILURE_WAIT_MAX;
-        }
-    }
-
-    /// After all Claims were deleted, one that was refused kept all tenants' changes from nodes that serve.
-    #[test]
-    fn where_nodes_may_serve_it_the_mark_names_what_it_leaves_out() {
-        let mut scene = refused_while_served(&["refused", "x", "y"], &["refused"]);
-        assert!(scene.claims.mark.is_there() && scene.claims.is_unmarked());
-        assert_eq!(scene.server[SETTLED_IN_PART].left_out, [name_of("refused")].into());
-        assert!(!scene.server.contains_key(SETTLED), "agents would take it from who is served");
-        assert_eq!(scene.claims.waits(scene.now), None);
-        // Another controller finds it so, and does not take it for whole before it has tried itself.
-        scene.claims.clear(true);
-        scene.list();
-        let all = || ["refused", "x", "y"].map(|name| claim(name, 443)).to_vec();
-        scene.claims.want(all(), BTreeSet::new(), "t2");
-        refuse(&mut scene, &["refused"]);
-        assert!(scene.server.contains_key(SETTLED_IN_PART) && !scene.server.contains_key(SETTLED));
-        // What it asks for is edited: it is served on as it was.
-        let edited = [claim("refused", 444), claim("x", 443), claim("y", 443)].to_vec();
-        scene.claims.want(edited, BTreeSet::new(), "t3");
-        let next = scene.claims.next(scene.now);
-        assert!(
-            matches!(&next, Ok((name, ClaimWrite::Create(_))) if *name == name_of("refused")),
-            "{next:?}"
-        );
-        assert_eq!(scene.server[SETTLED_IN_PART].left_out.len(), 1);
-    }
-
-    /// Others may be granted what it had.
-    #[test]
-    fn what_nobody_asks_for_any_more_is_not_left_out() {
-        let mut scene = refused_while_served(&["gone", "refused", "x"], &["gone", "refused"]);
-        assert_eq!(scene.server[SETTLED_IN_PART].left_out.len(), 2);
-        scene.claims.want(vec![claim("refused", 443), claim("x", 443)], BTreeSet::new(), "t2");
-        refuse(&mut scene, &["refused"]);
-        assert_eq!(scene.server[SETTLED_IN_PART].left_out, [name_of("refused")].into());
-        // Its kind cannot be listed for now: it may ask for it.
-        scene.claims.want(vec![claim("x", 443)], [name_of("refused")].into(), "t3");
-        refuse(&mut scene, &["refused"]);
-        assert_eq!(scene.server[SETTLED_IN_PART].left_out, [name_of("refused")].into());
-        assert!(!scene.server.contains_key(SETTLED));
-        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t4");
-        scene.send(true);
-        assert!(scene.server.contains_key(SETTLED) && !scene.server.contains_key(SETTLED_IN_PART));
-    }
-
-    /// Many are no fault of a few: the mark waits, as agents serve all that they knew.
-    #[test]
-    fn the_mark_waits_where_more_are_refused_than_it_names() {
-        for (count, is_in_part) in [(left_out::LEFT_OUT_MAX, true), (left_out::LEFT_OUT_MAX + 1, false)] {
-            let refused: Vec<String> = (0..count).map(|number| format!("r{number}")).collect();
-            let refused: Vec<&str> = refused.iter().map(String::as_str).collect();
-            let names: Vec<&str> = refused.iter().copied().chain(["x"]).collect();
-            let mut scene = refused_while_served(&names, &refused);
-            assert_eq!(scene.claims.mark.is_there(), is_in_part, "{count}");
-            let said = scene.claims.waits(scene.now).map(|waits| waits.why).unwrap_or_default();
-            let why = "403, and it is waited for: more than 64 Claims cannot be written, and n1 holds it;";
-            assert_eq!(said.contains(why), !is_in_part, "{said}");
-        }
     }
 
     /// What waited for minutes or for ever looked like what takes a moment.
@@ -879,11 +774,16 @@ mod tests {
         );
         assert!(said.ends_with("; and 2 more Claims"), "{said}");
         assert_eq!(said.matches("cannot be written").count(), 3, "{said}");
-        // Refused twice, they are left out.
+        // Refused twice, it would be left out, if no node served it.
         for _ in 0..5 {
             let (name, _) = scene.claims.next(scene.now).unwrap();
             scene.claims.failed(&name, &failure, scene.now);
         }
+        let (_, said) = why(&mut scene);
+        assert!(
+            said.contains("no quota, and it is waited for: node n1 serves a saved state, and maybe it;"),
+            "{said}"
+        );
         scene.claims.note_on_nodes(None);
         let mark = scene.claims.next(scene.now).unwrap();
         assert_eq!(mark.0, SETTLED);
@@ -946,31 +846,6 @@ mod tests {
         let name = ClaimOrigin::of(&claim("x", 443)).unwrap().object_name();
         let what = "which nobody asks for any more, cannot be deleted: no answer, and it is waited for: nodes would serve what it says";
         assert!(why.starts_with(&format!("Claim {name}, {what}")), "{why}");
-    }
-
-    /// Nodes would serve what it says now, which another may have been granted.
-    #[test]
-    fn a_stored_claim_whose_change_hangs_holds_the_mark_back_until_it_is_written() {
-        let mut scene = Scene::new();
-        scene.list();
-        scene.claims.want(vec![claim("hangs", 443), claim("kept", 444)], BTreeSet::new(), "t1");
-        scene.send(true);
-        scene.server.remove(SETTLED);
-        scene.claims.take(ClaimNews::Gone(SETTLED.to_owned()));
-        scene.claims.want(vec![claim("hangs", 445), claim("kept", 444)], BTreeSet::new(), "t2");
-        scene.claims.note_on_nodes(None);
-        scene.claims.note_in_statuses(None);
-        let name = ClaimOrigin::of(&claim("hangs", 443)).unwrap().object_name();
-        let failure = Failure { why: "no answer".to_owned(), is_refusal: false };
-        for _ in 0..9 {
-            scene.now += FAILURE_WAIT_MAX;
-            assert_eq!(scene.claims.next(scene.now).unwrap().0, name);
-            scene.claims.failed(&name, &failure, scene.now);
-            assert!(scene.claims.next(scene.now).is_err(), "the mark does not wait for it");
-        }
-        scene.now += FAILURE_WAIT_MAX;
-        assert_eq!(scene.send(true), [0, 1, 0]);
-        assert!(scene.claims.mark.is_there());
     }
 
     /// Nodes would serve it beside who was granted the same meanwhile.
@@ -1190,13 +1065,7 @@ mod tests {
         assert_eq!(scene.claims.next(scene.now), Err(None), "it is in flight");
         scene.claims.ended(&name, ClaimOutcome::Written, scene.now);
         assert!(scene.claims.next(scene.now).is_err(), "it was not reported");
-        let stored = Stored {
-            spec,
-            version: "9".to_owned(),
-            uid: "u".to_owned(),
-            is_withdrawn: false,
-            ..Stored::default()
-        };
+        let stored = Stored { spec, version: "9".to_owned(), uid: "u".to_owned(), is_withdrawn: false };
         scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
         let (_, write) = scene.claims.next(scene.now).unwrap();
         assert!(matches!(write, ClaimWrite::Delete { .. }), "{write:?}");
@@ -1260,13 +1129,7 @@ mod tests {
         assert_eq!(name, object(&won));
         assert!(scene.claims.next(scene.now).is_err(), "the first waits for it");
         scene.claims.ended(&name, ClaimOutcome::Written, scene.now);
-        let stored = Stored {
-            spec,
-            version: "9".to_owned(),
-            uid: "u".to_owned(),
-            is_withdrawn: false,
-            ..Stored::default()
-        };
+        let stored = Stored { spec, version: "9".to_owned(), uid: "u".to_owned(), is_withdrawn: false };
         scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
         let Ok((last, ClaimWrite::Delete { .. })) = scene.claims.next(scene.now) else { panic!("no write") };
         assert_eq!(last, object(&a));

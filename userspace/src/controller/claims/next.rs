@@ -1,6 +1,6 @@
 //! Which Claim is written next: those that did not fail before those that did, grants before losses, and all by turns.
 
-use super::{ClaimWrite, Claims};
+use super::{ClaimWrite, Claims, SETTLED};
 use crate::controller::claim_flights::When;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -143,15 +143,23 @@ impl Claims {
         self.flights.next_failed(now, is_due).0
     }
 
-    /// Returns the write of the mark, if it may be written: an agent that lists Claims now takes them for all that there are.
+    /// Returns the write of the mark, if all others are written but those that wait for a kind that cannot be listed, and those that are
+    /// refused before any node holds one: an agent that lists them now knows that.
     fn next_mark(&self, now: Instant, seen: &mut Seen) -> Option<(String, ClaimWrite)> {
-        let (name, write) = self.mark_write()?;
-        match (self.flights.when(name, now), self.mark.quiet_until(now)) {
-            (When::Now, None) => return Some((name.to_owned(), write)),
+        if self.mark.is_there() || !self.due.iter().chain(&self.losses).all(|name| self.is_done(name)) {
+            return None;
+        }
+        match (self.flights.when(SETTLED, now), self.mark.quiet_until(now)) {
+            (When::Now, None) => return Some((SETTLED.to_owned(), self.mark.write())),
             (When::Now, Some(at)) | (When::At(at), _) => seen.at(Some(at)),
             (When::InFlight | When::Pruned, _) => {}
         }
         None
+    }
+
+    /// Whether the mark does not wait for this one, whatever it says.
+    pub(super) fn is_done(&self, name: &String) -> bool {
+        self.held.contains(name) || self.is_as_it_can_be(name) || self.is_left_out(name)
     }
 
     /// Returns the write that makes a Claim say what it should.

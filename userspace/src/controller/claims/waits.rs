@@ -1,6 +1,5 @@
 //! Why the mark is missing, for people: what it waits for may be one webhook, or one node.
 
-use super::left_out::LEFT_OUT_MAX;
 use super::{Claims, PRUNED, SETTLED};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -41,11 +40,7 @@ impl Claims {
     fn why_unmarked(&self, now: Instant) -> String {
         // One may be in both.
         let open: BTreeSet<&String> = self.due.iter().chain(&self.losses).collect();
-        let open: Vec<&String> =
-            open.into_iter().filter(|name| self.differs(name) && !self.is_done(name)).collect();
-        let left_out = open.iter().filter(|name| self.is_left_out(name)).count();
-        let may_be = self.may_leave_out(left_out);
-        let open = open.into_iter().filter(|name| !(may_be && self.is_left_out(name)));
+        let open = open.into_iter().filter(|name| self.differs(name) && !self.is_done(name));
         let (failing, others): (Vec<&String>, Vec<&String>) = open.partition(|name| self.flights.fails(name));
         let mut all: Vec<String> = failing.iter().take(NAMED).map(|name| self.why_waited_for(name)).collect();
         let more = failing.len().saturating_sub(NAMED);
@@ -85,12 +80,9 @@ impl Claims {
             _ if !self.flights.is_given_up(name) => {
                 return format!("Claim {name}{whose} cannot be {what}: {why}; {REMEDY}");
             }
-            (true, ..) => "nodes would serve what it says, which others may have by now".to_owned(),
-            _ if !self.is_any_written() => "no other Claim can be written either".to_owned(),
-            (false, Some(why), _) | (false, None, Some(why)) => {
-                format!("more than {LEFT_OUT_MAX} Claims cannot be written, and {why}")
-            }
-            (false, None, None) => "the mark says that Vestibule is withdrawn".to_owned(),
+            (true, ..) => "nodes would serve what it says, which others may have by now",
+            (false, Some(why), _) | (false, None, Some(why)) => why,
+            (false, None, None) => "no other Claim can be written either",
         };
         format!("Claim {name}{whose} cannot be {what}: {why}, and it is waited for: {waited_for}; {REMEDY}")
     }

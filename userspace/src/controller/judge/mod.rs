@@ -754,17 +754,10 @@ mod tests {
                 let version = "1".to_owned();
                 let news = match write {
                     ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _) => {
-                        let stored = Stored {
-                            spec,
-                            version,
-                            uid: "u".to_owned(),
-                            is_withdrawn: false,
-                            ..Stored::default()
-                        };
+                        let stored = Stored { spec, version, uid: "u".to_owned(), is_withdrawn: false };
                         ClaimNews::Put(name.clone(), Box::new(stored))
                     }
                     ClaimWrite::Delete { .. } => ClaimNews::Gone(name.clone()),
-                    ClaimWrite::InPart { .. } => panic!("all are written"),
                 };
                 if name != SETTLED {
                     writes.push(matches!(news, ClaimNews::Gone(_)));
@@ -789,12 +782,8 @@ mod tests {
                 ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _) => {
                     written.extend((name != SETTLED).then(|| (spec.origin.name.clone(), false)));
                     let (version, uid) = ("1".to_owned(), "u".to_owned());
-                    ClaimNews::Put(
-                        name.clone(),
-                        Box::new(Stored { spec, version, uid, is_withdrawn: false, ..Stored::default() }),
-                    )
+                    ClaimNews::Put(name.clone(), Box::new(Stored { spec, version, uid, is_withdrawn: false }))
                 }
-                ClaimWrite::InPart { .. } => panic!("all are written"),
                 ClaimWrite::Delete { .. } => {
                     let origin = claims.stored().find(|(other, _)| **other == name);
                     written.extend(origin.map(|(_, spec)| (spec.origin.name.clone(), true)));

@@ -5,7 +5,7 @@ use crate::dice::Dice;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Pattern};
 use crate::settle::tests::{Scene, namespace};
 use crate::sources::kubernetes::StoredStatus;
-use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED, SETTLED_IN_PART};
+use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use crate::status;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +105,6 @@ impl Server {
         let Hangs::Claims(count) = self.hangs else { return false };
         let namespace = match write {
             ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _) => spec.origin.namespace.as_str(),
-            ClaimWrite::InPart { .. } => return false,
             ClaimWrite::Delete { .. } => self.claims[name].spec.origin.namespace.as_str(),
         };
         self.are_all_programmed && is_among(namespace, count)
@@ -235,12 +234,7 @@ impl Server {
             return None;
         }
         let found = self.claims.get(name).map(|stored| stored.version.clone());
-        let mut names = BTreeSet::new();
         let (spec, expected) = match write {
-            ClaimWrite::InPart { left_out, version } => {
-                names = left_out;
-                (Some(ClaimSpec::settled()), version)
-            }
             ClaimWrite::Create(spec) => (Some(spec), None),
             ClaimWrite::Replace(spec, version) => (Some(spec), Some(version)),
             ClaimWrite::Delete { version, .. } => (None, Some(version)),
@@ -254,8 +248,7 @@ impl Server {
         match spec {
             Some(spec) => {
                 let version = self.version.to_string();
-                let uid = "u".to_owned();
-                let stored = Stored { spec, version, uid, is_withdrawn: false, left_out: names };
+                let stored = Stored { spec, version, uid: "u".to_owned(), is_withdrawn: false };
                 self.claims.insert(name.to_owned(), stored);
             }
             None => drop(self.claims.remove(name)),
@@ -266,7 +259,7 @@ impl Server {
     /// Checks what must always hold: a name for which its owner still asks goes to no other namespace. (Within one, the Gateway API's
     /// order holds.)
     fn check(&mut self, claim: &str, before: &ClaimSpec, after: Option<&ClaimSpec>) {
-        if matches!(claim, SETTLED | SETTLED_IN_PART) {
+        if claim == SETTLED {
             return;
         }
         let names = |spec: &ClaimSpec| -> BTreeSet<String> {

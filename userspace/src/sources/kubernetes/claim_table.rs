@@ -1,8 +1,8 @@
 //! Claims, as far as they are known to be whole.
 
-use super::api::claim::{SETTLED, SETTLED_IN_PART};
+use super::api::claim::SETTLED;
 use super::pack;
-use super::watch_event::{Mark, PartMark, ReadClaim};
+use super::watch_event::{Mark, ReadClaim};
 use crate::model::{ObjectRef, Problem, StoredClaim};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,7 +22,6 @@ struct Unread {
 }
 
 /// All Claims. What is reported while [`SETTLED`] is not there may be any part of them, and is not served: what was known before is.
-/// While [`SETTLED_IN_PART`] is there instead, it is all but those that the mark names: these are served as they were known before.
 #[derive(Debug)]
 pub(super) struct ClaimTable {
     /// What was reported.
@@ -35,29 +34,15 @@ pub(super) struct ClaimTable {
     kept: Option<(Claims, u64)>,
     /// `None`: the mark is there. Otherwise since when it is not.
     unmarked_since: Option<Instant>,
-    /// Whether the mark is [`SETTLED_IN_PART`].
-    is_in_part: bool,
-    /// Those that the mark names, as they were known before. All others are newer.
-    left_out: Claims,
-    /// What was reported, and these; `None`: there are none.
-    served: Option<Claims>,
     /// Whether Vestibule was withdrawn from the cluster when the mark was seen last.
     is_withdrawn: bool,
 }
 
 impl Default for ClaimTable {
     fn default() -> Self {
-        Self {
-            reported: Claims::new(),
-            unread: BTreeMap::new(),
-            version: 0,
-            kept: None,
-            unmarked_since: Some(Instant::now()),
-            is_in_part: false,
-            left_out: Claims::new(),
-            served: None,
-            is_withdrawn: false,
-        }
+        let unmarked_since = Some(Instant::now());
+        let (reported, unread) = (Claims::new(), BTreeMap::new());
+        Self { reported, unread, version: 0, kept: None, unmarked_since, is_withdrawn: false }
     }
 }
 
@@ -73,9 +58,6 @@ impl ClaimTable {
             return false;
         }
         self.reported.insert(Arc::clone(name), claim);
-        if self.left_out.remove(name).is_some() || self.served.is_some() {
-            self.serve();
-        }
         self.is_marked()
     }
 
@@ -106,49 +88,11 @@ impl ClaimTable {
     /// The mark is there. Whether it says anything new.
     pub(super) fn mark(&mut self, mark: Mark) -> bool {
         self.kept = None;
-        self.is_in_part = false;
         let Mark { version, is_withdrawn } = mark;
-        // One that is written to withdraw says nothing of them.
-        let had_left_out = !is_withdrawn && !self.left_out.is_empty();
-        if had_left_out {
-            self.left_out.clear();
-            self.serve();
-        }
         let was_withdrawn = std::mem::replace(&mut self.is_withdrawn, is_withdrawn);
         let is_newer = version > self.version;
         self.version = self.version.max(version);
-        self.unmarked_since.take().is_some() || is_withdrawn != was_withdrawn || is_newer || had_left_out
-    }
-
-    /// The mark that leaves some out is there. Whether it says anything new.
-    pub(super) fn mark_in_part(&mut self, mark: &PartMark) -> bool {
-        let Some(names) = &mark.left_out else { return self.take_away(SETTLED_IN_PART) };
-        // Where nothing was known since the start, what was saved may be of those that it leaves out.
-        if !self.is_known() || self.is_marked() && !self.is_in_part {
-            return false;
-        }
-        let known = self.known();
-        let before = |name: &Arc<str>| {
-            let stored = known.get(name).filter(|_| !self.reported.contains_key(name))?;
-            // Others may have been granted the same since: of two, the newer one is right.
-            Some((Arc::clone(name), StoredClaim { version: 0, ..stored.clone() }))
-        };
-        self.left_out = names.iter().filter_map(before).collect();
-        self.kept = None;
-        self.is_in_part = true;
-        self.is_withdrawn = false;
-        self.unmarked_since = None;
-        self.version = self.version.max(mark.version);
-        self.serve();
-        true
-    }
-
-    /// Brings together what was reported and what is left out.
-    fn serve(&mut self) {
-        let all = || self.left_out.iter().chain(&self.reported);
-        let merged = (!self.left_out.is_empty())
-            .then(|| all().map(|(name, claim)| (Arc::clone(name), claim.clone())).collect());
-        self.served = merged;
+        self.unmarked_since.take().is_some() || is_withdrawn != was_withdrawn || is_newer
     }
 
     /// Whether Vestibule is withdrawn from the cluster.
@@ -158,25 +102,15 @@ impl ClaimTable {
 
     /// Gone. Whether that changes what is known.
     pub(super) fn take_away(&mut self, name: &str) -> bool {
-        if name == SETTLED_IN_PART && !self.is_in_part || name == SETTLED && self.is_in_part {
-            return false;
-        }
-        if name == SETTLED || name == SETTLED_IN_PART {
+        if name == SETTLED {
             if self.is_marked() {
-                self.kept = Some((self.known().clone(), self.version));
+                self.kept = Some((self.reported.clone(), self.version));
                 self.unmarked_since = Some(Instant::now());
             }
-            self.is_in_part = false;
-            self.left_out.clear();
-            self.serve();
             return true;
         }
         self.unread.remove(name);
-        let was_there = self.reported.remove(name).is_some();
-        if was_there && self.served.is_some() {
-            self.serve();
-        }
-        was_there && self.is_marked()
+        self.reported.remove(name).is_some() && self.is_marked()
     }
 
     /// A new list begins: versions may be lower than before, as those of a restored backup are.
@@ -191,15 +125,13 @@ impl ClaimTable {
 
     /// Names of all that were reported, the mark among them if it is there: it comes before all others.
     pub(super) fn names(&self) -> impl Iterator<Item = Arc<str>> {
-        let mark = if self.is_in_part { SETTLED_IN_PART } else { SETTLED };
-        let mark = self.is_marked().then(|| Arc::from(mark));
+        let mark = self.is_marked().then(|| Arc::from(SETTLED));
         mark.into_iter().chain(self.reported.keys().cloned())
     }
 
     /// What is known.
     pub(super) fn known(&self) -> &Claims {
-        let reported = self.served.as_ref().unwrap_or(&self.reported);
-        self.kept.as_ref().map_or(reported, |(kept, _)| kept)
+        self.kept.as_ref().map_or(&self.reported, |(kept, _)| kept)
     }
 
     /// What is known is all up to this version of the API server.
@@ -325,93 +257,6 @@ mod tests {
         assert_eq!((known(&table), table.version()), (vec!["a", "b"], 5));
         assert!(table.mark(Mark::default()));
         assert_eq!((known(&table), table.version()), (vec!["b"], 8));
-    }
-
-    fn in_part(version: u64, names: &[&str]) -> PartMark {
-        PartMark { version, left_out: Some(names.iter().map(|&name| name.into()).collect()) }
-    }
-
-    /// One with Claims `a` and `b`, after all Claims and the mark were deleted, and `b` was written again.
-    fn after_all_were_deleted() -> ClaimTable {
-        let mut table = ClaimTable::default();
-        for name in ["a", "b"] {
-            table.put(&name.into(), claim(5), None);
-        }
-        table.mark(Mark::default());
-        let names: Vec<Arc<str>> = table.names().collect();
-        for name in names {
-            table.take_away(&name);
-        }
-        table.put(&"b".into(), claim(8), None);
-        table
-    }
-
-    /// One tenant's Claim that a webhook refuses held back the changes of all.
-    #[test]
-    fn what_the_mark_leaves_out_is_served_as_it_was_and_all_else_as_it_is() {
-        let mut table = after_all_were_deleted();
-        table.put(&"c".into(), claim(9), None);
-        assert_eq!(known(&table), ["a", "b"]);
-        assert!(table.mark_in_part(&in_part(10, &["a", "never-served"])));
-        assert_eq!((known(&table), table.version()), (vec!["a", "b", "c"], 10));
-        let version = |table: &ClaimTable, name: &str| table.known()[name].version;
-        assert_eq!(
-            (version(&table, "a"), version(&table, "b")),
-            (0, 8),
-            "another may have been granted it since"
-        );
-        // Others come and go.
-        assert!(table.put(&"d".into(), claim(11), None) && table.take_away("c"));
-        assert_eq!((known(&table), table.version()), (vec!["a", "b", "d"], 11));
-        // It is listed again.
-        let names: Vec<Arc<str>> = table.names().collect();
-        assert_eq!(&*names[0], SETTLED_IN_PART);
-        assert!(!names.contains(&"a".into()), "a list without it takes it away");
-        table.mark_in_part(&in_part(10, &["a", "never-served"]));
-        assert_eq!(known(&table), ["a", "b", "d"]);
-        // The mark goes, and comes again.
-        assert!(table.take_away(SETTLED_IN_PART) && table.unmarked_since().is_some());
-        table.take_away("b");
-        assert_eq!(known(&table), ["a", "b", "d"]);
-        assert!(table.mark_in_part(&in_part(12, &["a"])));
-        assert_eq!(known(&table), ["a", "d"]);
-        // It is written, and then the whole mark.
-        assert!(table.put(&"a".into(), claim(13), None));
-        assert_eq!((known(&table), version(&table, "a")), (vec!["a", "d"], 13));
-        table.mark(Mark { version: 14, is_withdrawn: false });
-        assert!(!table.take_away(SETTLED_IN_PART), "the other one says all");
-        assert_eq!((known(&table), table.unmarked_since()), (vec!["a", "d"], None));
-    }
-
-    #[test]
-    fn what_the_mark_does_not_leave_out_any_more_is_not_served() {
-        let mut table = after_all_were_deleted();
-        table.mark_in_part(&in_part(10, &["a"]));
-        assert!(table.mark_in_part(&in_part(11, &[])));
-        assert_eq!(known(&table), ["b"], "nobody asks for it");
-        let mut table = after_all_were_deleted();
-        table.mark_in_part(&in_part(10, &["a"]));
-        assert!(table.mark(Mark { version: 11, is_withdrawn: true }));
-        assert_eq!(known(&table), ["a", "b"], "withdrawing refuses new connections, and ends none");
-        assert!(table.mark(Mark { version: 12, is_withdrawn: false }));
-        assert_eq!(known(&table), ["b"]);
-    }
-
-    /// Otherwise it would take from the node what it has saved, or what another client wrote into the mark.
-    #[test]
-    fn a_mark_that_leaves_some_out_counts_only_where_it_names_them_and_all_were_known() {
-        let mut table = ClaimTable::default();
-        table.put(&"b".into(), claim(8), None);
-        assert!(!table.mark_in_part(&in_part(10, &["a"])) && !table.is_known());
-        table.mark(Mark { version: 11, is_withdrawn: false });
-        assert!(!table.mark_in_part(&in_part(12, &["b"])), "the other one says all");
-        let mut table = after_all_were_deleted();
-        let unnamed = PartMark { version: 10, left_out: None };
-        assert!(!table.mark_in_part(&unnamed) && table.unmarked_since().is_some());
-        assert_eq!(known(&table), ["a", "b"]);
-        table.mark_in_part(&in_part(10, &["a"]));
-        assert!(table.mark_in_part(&unnamed) && table.unmarked_since().is_some());
-        assert_eq!(known(&table), ["a", "b"]);
     }
 
     /// Otherwise nobody would know which nodes have seen it.

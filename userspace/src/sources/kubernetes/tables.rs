@@ -59,7 +59,6 @@ impl Tables {
             Body::Node(node) => put(&mut cluster.announcing.nodes, name.name, node),
             Body::Claim(read) => self.claims.put(&name.name, read, first),
             Body::Mark(mark) => self.claims.mark(mark),
-            Body::PartMark(mark) => self.claims.mark_in_part(&mark),
             Body::Announcement(Some(said)) if self.announcement.as_ref() != Some(&said) => {
                 self.announcement = Some(said);
                 true

@@ -6,7 +6,6 @@ use crate::model::cluster::{
     ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, PoolSpec, ServiceSpec,
 };
 use crate::model::{Announcement, Meta, ObjectName, OriginObject, Problem, StoredClaim};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One report of a watch.
@@ -80,7 +79,6 @@ pub(super) enum Body {
     Claim(ReadClaim),
     /// The Claim that marks that all are written.
     Mark(Mark),
-    PartMark(PartMark),
     /// What the cluster announces; `None`: it cannot be read.
     Announcement(Option<Arc<Announcement>>),
 }
@@ -103,15 +101,6 @@ pub(super) struct Mark {
     pub(super) version: u64,
     /// Whether Vestibule is withdrawn from the cluster.
     pub(super) is_withdrawn: bool,
-}
-
-/// What the mark says that all Claims are written but some.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PartMark {
-    /// Its `metadata.resourceVersion`.
-    pub(super) version: u64,
-    /// Names of those that could not be written; `None`: it does not say.
-    pub(super) left_out: Option<BTreeSet<Arc<str>>>,
 }
 
 /// An EndpointSlice.

@@ -1,12 +1,12 @@
 //! Which watches run, and what each folds.
 
-use super::api::claim::{ClaimSpec, LEFT_OUT, SETTLED, SETTLED_IN_PART, WITHDRAWN};
+use super::api::claim::{ClaimSpec, SETTLED, WITHDRAWN};
 use super::api::object::{InSpec, Nothing, Object, Raw, RawMeta};
 use super::fold;
 use super::interner::Interner;
 use super::source::Source;
 use super::watch::{Event, Sink, Watch, Watched};
-use super::watch_event::{Body, Entry, Mark, Message, PartMark, StoredStatus, WatchEvent};
+use super::watch_event::{Body, Entry, Mark, Message, StoredStatus, WatchEvent};
 use crate::model::cluster::Policy;
 use crate::model::{Kind, ObjectName, OriginObject, Problem};
 use crate::origins::{Fetched, WatchRow};
@@ -204,14 +204,9 @@ fn report(raw: Raw<Nothing>, interner: &Interner) -> (Body, Vec<Problem>) {
 
 /// Folds a Claim, or the one that marks that all are written.
 fn claim(raw: Raw<InSpec<ClaimSpec>>, interner: &Interner) -> (Body, Vec<Problem>) {
-    let version = || raw.meta.resource_version.as_deref().unwrap_or_default().parse().unwrap_or_default();
-    if raw.meta.name.as_deref() == Some(SETTLED_IN_PART) {
-        let names = |text: &String| text.split(',').filter(|name| !name.is_empty()).map(Arc::from).collect();
-        let left_out = raw.meta.annotations.get(LEFT_OUT).map(names);
-        return (Body::PartMark(PartMark { version: version(), left_out }), Vec::new());
-    }
     if raw.meta.name.as_deref() == Some(SETTLED) {
-        let version = version();
+        let version = raw.meta.resource_version.as_deref().unwrap_or_default();
+        let version = version.parse().unwrap_or_default();
         let is_withdrawn = raw.meta.annotations.contains_key(WITHDRAWN);
         return (Body::Mark(Mark { version, is_withdrawn }), Vec::new());
     }
@@ -280,7 +275,7 @@ pub(super) fn entry(
         // One that was ours keeps our condition until it is taken away.
         Body::Service(service) => service.load_balancer.is_some() || has_our_condition(&status),
         Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) | Body::Mark(_) => false,
-        Body::PartMark(_) | Body::Announcement(_) | Body::Advertisement(_) | Body::Node(_) => false,
+        Body::Announcement(_) | Body::Advertisement(_) | Body::Node(_) => false,
         Body::Origin(object) => object.is_some() && source.kind().is_some(),
         Body::Pool(_) | Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => {
             true

@@ -30,13 +30,6 @@ const HASH_BYTES: usize = 12;
 /// Name of the Claim that the controller writes once all others are written. Without it, a list of Claims is not known to be
 /// whole. It is listed before all others, so that it is also the first to go when all are deleted.
 pub const SETTLED: &str = "0-settled";
-/// Name of the Claim that the controller writes instead of [`SETTLED`] while some Claims cannot be written that nodes may serve. Nodes
-/// go on with what they knew of these, and take all others. To an agent of an earlier release it is a Claim that it cannot read: without
-/// [`SETTLED`] it serves on all that it knew. It comes before all others in order, too.
-pub const SETTLED_IN_PART: &str = "0-settled-in-part";
-/// Annotation of [`SETTLED_IN_PART`]: the names of the Claims that could not be written, separated by commas. Without it, nothing is
-/// marked.
-pub const LEFT_OUT: &str = "vestibule.dev/left-out";
 /// Annotation of [`SETTLED`]: Vestibule is withdrawn from the cluster, and no node takes new connections.
 pub const WITHDRAWN: &str = "vestibule.dev/withdrawn";
 
