@@ -364,8 +364,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_said_with_how_to_finish() {
-        let of =
-            |failed: &[&str]| unfinished(&failed.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        let of = |failed: &[&str]| unfinished(&failed.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
         let said = of(&["Service a/b", "Service a/c", "Service a/d"]);
         assert!(said.contains("in time: Service a/b and 2 others; see which webhook"), "{said}");
         assert!(said.contains("withdraw again") && said.contains("--no-hooks"), "{said}");
