@@ -21,7 +21,7 @@ use crate::origins;
 use crate::sources::chart::{self, Reader};
 use crate::sources::kubernetes::{self, Store, StoredStatus};
 use crate::status::{self, Nodes, withdrawn};
-use futures_util::stream::{self, StreamExt};
+use futures_util::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeSet;
@@ -36,13 +36,8 @@ use tracing::{info, warn};
 const FLIGHTS: usize = 16;
 /// After this time, kinds that have not been listed yet are not waited for: some may be refused.
 const LISTS: Duration = Duration::from_secs(15);
-/// However late it is, nodes are waited for this long,
-const NODES_MIN: Duration = Duration::from_secs(1);
-/// and statuses and finalizers are tried to be written for this long.
-const WRITES_MIN: Duration = Duration::from_secs(5);
-/// What to do where not all could be written.
-const REMEDY: &str = "see which webhook refuses it, or does not answer, and withdraw again, with a longer --wait if there are many; without that, the \
-     status stays (`helm uninstall --no-hooks`)";
+/// How long statuses and finalizers are tried to be written.
+const WRITES: Duration = Duration::from_secs(60);
 /// The interval between looks.
 const LOOK: Duration = Duration::from_millis(500);
 /// The wait after a round in which not all could be written.
@@ -57,30 +52,8 @@ pub struct Options {
     pub namespace: String,
     /// The chart's file, which says which origins are served and where.
     pub config: PathBuf,
-    /// How long all of it may take. Of what is left once the Lease is taken, two thirds are for nodes.
+    /// How long to wait for nodes.
     pub wait: Duration,
-}
-
-/// Until when all of it is to be done.
-#[derive(Clone, Copy, Debug)]
-struct Deadline(Instant);
-
-impl Deadline {
-    /// Returns how long nodes may be waited for: the rest is for writes.
-    fn of_nodes(self, now: Instant) -> Duration {
-        (self.0.saturating_duration_since(now) * 2 / 3).max(NODES_MIN)
-    }
-
-    /// Returns until when kinds are waited for that have not been listed yet.
-    fn of_lists(self, now: Instant) -> Instant {
-        now + LISTS.min(self.0.saturating_duration_since(now) / 2)
-    }
-
-    /// Returns until when writes may begin. The last of them, and that of the Lease, end by the deadline.
-    fn of_writes(self, now: Instant) -> Instant {
-        let last = self.0.checked_sub(REQUEST).unwrap_or(now);
-        last.max(now + WRITES_MIN)
-    }
 }
 
 /// What was withdrawn.
@@ -101,7 +74,6 @@ pub fn run(options: &Options) -> Result<Withdrawn, ControllerError> {
 }
 
 async fn serve(options: &Options) -> Result<Withdrawn, ControllerError> {
-    let deadline = Deadline(Instant::now() + options.wait);
     let client = kubernetes::connect(kube::Config::infer().await?, &format!("withdraw ({})", options.pod))
         .map_err(|error| ControllerError::Client(Box::new(error)))?;
     let chart = chart::load(&options.config, Reader::Controller).unwrap_or_else(|problems| {
@@ -117,7 +89,7 @@ async fn serve(options: &Options) -> Result<Withdrawn, ControllerError> {
     let mut lease = Preemption::take(&client, &options.namespace, identity)
         .await
         .map_err(|why| ControllerError::Withdraw(format!("the leader's Lease cannot be taken: {why}")))?;
-    let outcome = withdraw(&client, &mut store, &mut agents, &mut lease, deadline, &ours).await;
+    let outcome = withdraw(&client, &mut store, &mut agents, &mut lease, options.wait, &ours).await;
     match outcome {
         Ok(withdrawn) => {
             lease.leave().await.map_err(ControllerError::Withdraw)?;
@@ -137,7 +109,7 @@ async fn withdraw(
     store: &mut Store,
     agents: &mut Agents,
     lease: &mut Preemption,
-    deadline: Deadline,
+    wait: Duration,
     ours: &BTreeSet<SocketAddr>,
 ) -> Result<Withdrawn, String> {
     let marked = timeout(REQUEST, writes::withdraw(client)).await;
@@ -146,7 +118,7 @@ async fn withdraw(
         marked.map_err(|error| format!("Claims cannot be marked as withdrawn: {}", short(&error)))?;
     let mut withdrawn = Withdrawn::default();
     if let Some(version) = version {
-        let nodes = wait_for(agents, version, lease, deadline.of_nodes(Instant::now())).await?;
+        let nodes = wait_for(agents, version, lease, wait).await?;
         let (holds, lacks): (Vec<_>, Vec<_>) =
             nodes.live.into_iter().partition(|(_, held)| held.claims_version >= version);
         withdrawn.nodes = holds.len();
@@ -156,7 +128,7 @@ async fn withdraw(
             nodes.are_unlisted.then(|| "all nodes: the agents' Leases cannot be listed".to_owned());
         withdrawn.others = lacks.chain(unknown).chain(unlisted).collect();
     }
-    withdrawn.written = clear(client, store, lease, deadline, ours).await?;
+    withdrawn.written = clear(client, store, lease, ours).await?;
     Ok(withdrawn)
 }
 
@@ -185,18 +157,17 @@ async fn clear(
     client: &Client,
     store: &mut Store,
     lease: &mut Preemption,
-    deadline: Deadline,
     ours: &BTreeSet<SocketAddr>,
 ) -> Result<usize, String> {
-    let lists_until = deadline.of_lists(Instant::now());
-    while !store.unlisted().is_empty() && Instant::now() < lists_until {
+    let begun = Instant::now();
+    while !store.unlisted().is_empty() && begun.elapsed() < LISTS {
         lease.keep().await?;
         let _ = timeout(LOOK, store.changed()).await;
     }
     for source in store.unlisted() {
         warn!(source = source.text(), "cannot be listed: what these objects say stays");
     }
-    let (until, mut written) = (deadline.of_writes(Instant::now()), 0);
+    let (begun, mut written) = (Instant::now(), 0);
     loop {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let left = left(store.cluster(), &|object| store.status(object), ours, &now);
@@ -204,71 +175,47 @@ async fn clear(
         if left.is_empty() && finalizers.is_empty() {
             return Ok(written);
         }
-        let mut failed = statuses(client, store, lease, left, until, &mut written).await?;
+        let mut failed = None;
+        for some in left.chunks(FLIGHTS) {
+            lease.keep().await?;
+            let write = |(object, write): &(ObjectRef, Write)| {
+                let (object, write, served) = (object.clone(), write.clone(), store.version(object.kind));
+                async move {
+                    let outcome =
+                        timeout(REQUEST, object_writes::write(client, &object, served?, &write)).await;
+                    Some((object, outcome.unwrap_or(Outcome::Failed)))
+                }
+            };
+            for (object, outcome) in join_all(some.iter().map(write)).await.into_iter().flatten() {
+                match outcome {
+                    Outcome::Written | Outcome::NoEffect | Outcome::Made => {
+                        info!(%object, "it says no more that it is served");
+                        written += 1;
+                    }
+                    // It has changed: the next round is about what it says then.
+                    Outcome::Conflict => {}
+                    Outcome::Failed => failed = Some(object.to_string()),
+                }
+            }
+        }
         for class_finalizers::Finalizers { class, served, version, finalizers } in finalizers {
             let write = writes::finalizers(client, &class, served, &version, &finalizers);
             match timeout(REQUEST, write).await {
                 Ok(Ok(())) => written += 1,
-                Ok(Err(error)) => failed.push(format!("GatewayClass {class}: {}", short(&error))),
-                Err(_) => failed.push(format!("GatewayClass {class}")),
+                Ok(Err(error)) => failed = Some(format!("GatewayClass {class}: {}", short(&error))),
+                Err(_) => failed = Some(format!("GatewayClass {class}")),
             }
         }
-        if Instant::now() >= until {
-            return Err(unfinished(&failed));
+        if begun.elapsed() >= WRITES {
+            let what = failed.unwrap_or_else(|| "objects that change all the time".to_owned());
+            return Err(format!("not all statuses can be written: {what}"));
         }
-        if !failed.is_empty() {
+        if failed.is_some() {
             sleep(AGAIN).await;
         }
         // Until the watches have reported what was written.
         let _ = timeout(AGAIN, store.changed()).await;
     }
-}
-
-/// Writes statuses, each beside others: those that hang hold no other up. None begins after `until`. Returns those that were not written.
-async fn statuses(
-    client: &Client,
-    store: &Store,
-    lease: &mut Preemption,
-    left: Vec<(ObjectRef, Write)>,
-    until: Instant,
-    written: &mut usize,
-) -> Result<Vec<String>, String> {
-    let write = |(object, write): (ObjectRef, Write)| {
-        let (named, served) = (object.clone(), store.version(object.kind));
-        async move {
-            let request = async { Some(object_writes::write(client, &object, served?, &write).await) };
-            let outcome = match Instant::now() < until {
-                true => timeout(REQUEST, request).await.unwrap_or(Some(Outcome::Failed)),
-                false => Some(Outcome::Failed),
-            };
-            outcome.map(|outcome| (named, outcome))
-        }
-    };
-    let mut all = stream::iter(left).map(write).buffer_unordered(FLIGHTS);
-    let mut failed = Vec::new();
-    while let Some(ended) = all.next().await {
-        match ended {
-            Some((object, Outcome::Written | Outcome::NoEffect | Outcome::Made)) => {
-                info!(%object, "it says no more that it is served");
-                *written += 1;
-            }
-            // It has changed, or is served no more: the next round is about what is there then.
-            Some((_, Outcome::Conflict)) | None => {}
-            Some((object, Outcome::Failed)) => failed.push(object.to_string()),
-        }
-        lease.keep().await?;
-    }
-    Ok(failed)
-}
-
-/// Says what could not be written in time, and how to finish.
-fn unfinished(failed: &[String]) -> String {
-    let what = match failed {
-        [] => "objects that change all the time".to_owned(),
-        [one] => one.clone(),
-        [first, others @ ..] => format!("{first} and {} others", others.len()),
-    };
-    format!("not all statuses can be written in time: {what}; {REMEDY}")
 }
 
 /// Returns the statuses that still say that something is served, as writes that take it out. `ours`: where the chart's listeners take connections.
@@ -344,33 +291,6 @@ mod tests {
     };
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
-
-    /// The Job of the chart has no other limit within which it says what is left.
-    #[test]
-    fn nodes_and_writes_share_one_deadline() {
-        let begun = Instant::now();
-        let secs = |secs| begun + Duration::from_secs(secs);
-        let deadline = Deadline(secs(60));
-        // The Lease has taken ten seconds.
-        let nodes_until = secs(10) + deadline.of_nodes(secs(10));
-        assert!(nodes_until > secs(43) && nodes_until < secs(44), "{:?}", nodes_until - begun);
-        assert_eq!(deadline.of_writes(nodes_until), secs(60) - REQUEST);
-        assert!(deadline.of_lists(nodes_until) < secs(60) - REQUEST);
-        // Where nothing is left of it, something is tried nevertheless.
-        assert_eq!(deadline.of_nodes(secs(70)), NODES_MIN);
-        assert_eq!(deadline.of_lists(secs(70)), secs(70));
-        assert_eq!(deadline.of_writes(secs(70)), secs(70) + WRITES_MIN);
-    }
-
-    #[test]
-    fn what_is_left_is_said_with_how_to_finish() {
-        let of = |failed: &[&str]| unfinished(&failed.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
-        let said = of(&["Service a/b", "Service a/c", "Service a/d"]);
-        assert!(said.contains("in time: Service a/b and 2 others; see which webhook"), "{said}");
-        assert!(said.contains("withdraw again") && said.contains("--no-hooks"), "{said}");
-        assert!(of(&["Service a/b"]).contains("in time: Service a/b; "));
-        assert!(of(&[]).contains("objects that change all the time"));
-    }
 
     #[test]
     fn only_what_is_ours_is_cleared() {
