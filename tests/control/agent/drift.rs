@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// From one walk to the next.
 const WALK: Duration = Duration::from_secs(10);
 /// For the walk itself, the report, and looking.
-const SLACK: Duration = Duration::from_secs(5);
+const SLACK: Duration = Duration::from_secs(9);
 
 #[test]
 fn a_route_whose_elements_are_taken_away_is_not_programmed_and_the_node_says_why() {

@@ -182,13 +182,15 @@ impl Evidence<'_> {
 
     /// Returns the notes that the mark of Claims waits, and for what. That may name a node and a version, and is no other Event.
     pub(super) fn unmarked(&self, why: &str) -> Vec<Note> {
-        let note = |regarding: Regarding| Note {
+        let note = |regarding: Regarding| {
+            Note {
             regarding,
             is_warning: true,
             reason: "ClaimsIncomplete",
             text: "agents that start serve what they saved, and new and changed routes wait, until all Claims are written".to_owned(),
             cause: why.to_owned(),
             ..Note::default()
+        }
         };
         self.of_all().into_iter().map(note).collect()
     }
