@@ -53,7 +53,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
             ));
         }
     }
-    let mut building = match levels.iter().any(|level| level.needs > Needs::Nothing) {
+    let mut building = match levels.iter().any(|level| level.needs > Needs::Kernel) {
         true => Some(Building::start()?),
         false => None,
     };

@@ -123,6 +123,11 @@ pub fn sent_back(device: &str) -> io::Result<SentBack> {
     let mut values = vec![0; 2 + 2 * (names.len() + spare)];
     values[..2].copy_from_slice(&[GET_STATISTICS, names.len() as u32]);
     call(device, &mut values)?;
+    if values[1] as usize != names.len() {
+        return Err(io::Error::other(
+            "queues were added or removed meanwhile: names and values are not of the same",
+        ));
+    }
     let values = values[2..].as_chunks().0.iter().map(|two| number(*two));
     Ok(of_queues(names.iter().map(Vec::as_slice).zip(values)))
 }

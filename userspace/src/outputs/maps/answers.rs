@@ -25,18 +25,21 @@ impl Device {
     }
 }
 
+/// How many frames must be lost while none is taken: one may be lost while a program at the other end is replaced.
+const MANY: u64 = 8;
+
 /// What became of the frames that XDP sent back.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// What the last look found.
-    last: BTreeMap<Device, SentBack>,
+    /// What was found when the other end was last seen to take a frame, or looked at first; and whether a look has found none taken since.
+    last: BTreeMap<Device, (SentBack, bool)>,
     /// Devices whose other ends took none.
     lost: BTreeSet<Device>,
 }
 
 impl Answers {
     /// Looks at those of the devices with these names that are among `attached`. `ask` returns what became of a device's frames since it
-    /// was made. Returns whether there is another one of which all were lost since the last look.
+    /// was made. Returns whether there is another one of which all were lost, and many, in two looks.
     pub(super) fn look(
         &mut self,
         names: &[Arc<str>],
@@ -49,14 +52,22 @@ impl Answers {
         let now: BTreeMap<_, _> =
             on.filter_map(|device| ask(&device.name).map(|sent| (device, sent))).collect();
         let is_lost = |device: &Device, now: &SentBack| {
-            self.last.get(device).is_some_and(|last| now.lost > last.lost && now.taken == last.taken)
+            let last = self.last.get(device);
+            // Two looks may follow each other at once, when a full queue has lost some.
+            last.is_some_and(|(last, again)| {
+                *again && now.taken == last.taken && now.lost.saturating_sub(last.lost) >= MANY
+            })
         };
         let lost: Vec<Device> = now
             .iter()
             .filter(|(device, now)| is_lost(device, now))
             .map(|(device, _)| device.clone())
             .collect();
-        self.last = now;
+        let since = |device: Device, now: SentBack| match self.last.get(&device) {
+            Some((last, _)) if last.taken == now.taken => (device, (*last, true)),
+            _ => (device, (now, false)),
+        };
+        self.last = now.into_iter().map(|(device, now)| since(device, now)).collect();
         let before = self.lost.len();
         self.lost.extend(lost);
         self.lost.len() > before
@@ -88,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_whose_frames_are_all_lost_between_two_looks_is_noted_until_it_changes() {
+    fn a_device_whose_frames_are_all_lost_is_noted_until_it_changes() {
         let (name, attached) = (Arc::<str>::from("eth0"), BTreeSet::from([2]));
         let (names, same) = ([Arc::clone(&name)], node(|_| {}));
         let looks = |sent: &[(u64, u64)], node: &Node, attached: &BTreeSet<u32>| {
@@ -103,12 +114,19 @@ mod tests {
         let found = |sent: &[(u64, u64)]| looks(sent, &same, &attached).0;
         assert_eq!(found(&[(0, 9), (0, 9)]), [false, false], "of before it was attached, or quiet");
         assert_eq!(found(&[(0, 9), (1, 20)]), [false, false], "its queue was full");
-        assert_eq!(found(&[(5, 9), (5, 10), (5, 11)]), [false, true, false], "it is found once");
-        assert_eq!(looks(&[(0, 0), (0, 9)], &same, &BTreeSet::new()).0, [false, false], "XDP is not on it");
+        assert_eq!(found(&[(5, 9), (5, 10), (5, 16), (5, 17)]), [false, false, false, true], "many");
+        assert_eq!(
+            found(&[(0, 0), (0, 9), (0, 9), (0, 10)]),
+            [false, false, true, false],
+            "it is found once"
+        );
+        assert_eq!(found(&[(0, 0), (0, 900), (1, 950), (1, 990)]), [false; 4], "it takes some");
+        let lost = [(0, 0), (0, 9), (0, 9)];
+        assert_eq!(looks(&lost, &same, &BTreeSet::new()).0, [false; 3], "XDP is not on it");
         let card = node(|link| link.is_veth = false);
-        assert_eq!(looks(&[(0, 0), (0, 9)], &card, &attached).0, [false, false], "no veth");
+        assert_eq!(looks(&lost, &card, &attached).0, [false; 3], "no veth");
         let kept = |names: &[Arc<str>], now: &Node| {
-            let (_, mut answers) = looks(&[(0, 0), (0, 9)], &same, &attached);
+            let (_, mut answers) = looks(&lost, &same, &attached);
             answers.keep(names, now);
             answers.are_lost(&name, &same)
         };
