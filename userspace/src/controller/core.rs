@@ -168,9 +168,7 @@ impl Core {
     pub(super) fn take_claims(&mut self, news: ClaimNews) {
         self.history.note(&news);
         self.is_touched |= self.claims.take(news);
-        for edited in self.claims.edited() {
-            self.teller.happened(kube_events::edited(&edited));
-        }
+        kube_events::tell_edits(&mut self.teller, self.claims.edited());
     }
 
     /// Takes what the watch of what is announced reports.

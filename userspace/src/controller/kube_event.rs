@@ -187,6 +187,16 @@ impl Teller {
         self.happened.push((note, State::NEW));
     }
 
+    /// The same, unless this many notes with its reason wait already. Returns whether they do not.
+    pub(super) fn happened_among(&mut self, note: Note, most: usize) -> bool {
+        let is_like = |(other, _): &&(Note, State)| other.reason == note.reason;
+        let has_room = self.happened.iter().filter(is_like).take(most).count() < most;
+        if has_room {
+            self.happened(note);
+        }
+        has_room
+    }
+
     /// Returns what to do now.
     pub(super) fn next(&mut self, now: Instant) -> Next {
         self.in_flight.look(now);
@@ -483,6 +493,21 @@ mod tests {
         assert_eq!(told(&mut teller, &mut now).len(), 100);
         let took = now - start;
         assert!(took > Duration::from_secs(9) && took < Duration::from_secs(11), "{took:?}");
+    }
+
+    /// All Claims were deleted by mistake, and put back.
+    #[test]
+    fn thousands_that_were_put_back_delay_no_warning_that_lasts() {
+        let (mut teller, mut now) = (Teller::new(), Instant::now());
+        let put_back =
+            |number: usize| Note { goes_last: true, ..note(&format!("claim-{number}"), "put back") };
+        let taken = (0..10_000).filter(|number| teller.happened_among(put_back(*number), 20)).count();
+        assert_eq!((taken, teller.happened.len()), (20, 20));
+        teller.lasts([note("b", "wrong")].into());
+        let all = told(&mut teller, &mut now);
+        assert_eq!((all.len(), all[0].0.as_str()), (21, "wrong"));
+        assert!(teller.happened_among(put_back(0), 20), "none waits any more");
+        assert!(teller.happened_among(Note { reason: "Other", ..put_back(0) }, 1), "others are not counted");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::allocated::Happening;
 use super::claims::Edited;
 use super::health::Failing;
 use super::keys::{KEYS, SECRET};
-use super::kube_event::{Note, Regarding};
+use super::kube_event::{Note, Regarding, Teller};
 use super::reports::{Conflict, Reporting};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
@@ -18,14 +18,41 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Returns the note that another client has changed or deleted a Claim.
-pub(super) fn edited(edited: &Edited) -> Note {
+fn edited(edited: &Edited) -> Note {
     let what = if edited.is_deleted { "deleted" } else { "changed" };
     let text = format!(
         "another client has {what} it, and it is written again: only the controller writes Claims; change the object that it is of, and \
          set the chart's claimsByControllerOnly, so that nobody else may"
     );
     let regarding = of_claim(&edited.name, &edited.uid);
-    Note { regarding, is_warning: true, reason: "PutBack", text, ..Note::default() }
+    Note { regarding, is_warning: true, reason: "PutBack", text, goes_last: true, ..Note::default() }
+}
+
+/// The most notes of single Claims that wait to be written.
+const EDITED_MAX: usize = 20;
+
+/// Adds notes of Claims that other clients have changed or deleted: of each, or one of all where they are many at once.
+pub(super) fn tell_edits(teller: &mut Teller, all: Vec<Edited>) {
+    for one in all {
+        if !teller.happened_among(edited(&one), EDITED_MAX) {
+            teller.happened(many_edited());
+        }
+    }
+}
+
+/// Returns the same of many Claims.
+fn many_edited() -> Note {
+    let text = "other clients have changed or deleted many Claims, and they are written again: only the controller writes Claims; set the \
+         chart's claimsByControllerOnly, so that nobody else may";
+    let regarding = of_claim(SETTLED, "");
+    Note {
+        regarding,
+        is_warning: true,
+        reason: "PutBack",
+        text: text.to_owned(),
+        goes_last: true,
+        ..Note::default()
+    }
 }
 
 /// Returns the same of the object that says what is announced.
@@ -366,6 +393,7 @@ pub(super) fn won(old: &Value, new: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::kube_event::Next;
     use crate::controller::reports::Announced;
     use crate::model::cluster::{Endpoint, EndpointState, GatewaySpec};
     use crate::model::{EventReason, Meta};
@@ -373,6 +401,7 @@ mod tests {
     use crate::sources::kubernetes::api::node_state::NodeAnnounced;
     use crate::status::{Complaint, Held};
     use serde_json::json;
+    use std::time::Instant;
 
     fn gateway() -> ObjectRef {
         ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") }
@@ -574,8 +603,7 @@ mod tests {
             failing: &Failing::new(),
             node_uids: &BTreeMap::new(),
         };
-        let stale =
-            Stale { source: "tcproutes", since: std::time::Instant::now(), why: "403 Forbidden: x".into() };
+        let stale = Stale { source: "tcproutes", since: Instant::now(), why: "403 Forbidden: x".into() };
         let [note] = ground.stale(&[stale]).try_into().unwrap();
         assert_eq!(
             (note.regarding.kind, note.regarding.name.as_str(), note.reason),
@@ -587,7 +615,7 @@ mod tests {
             note.text
         );
         assert_eq!(ground.stale(&[]), []);
-        let of = |source| Stale { source, since: std::time::Instant::now(), why: "x:1: y; z".into() };
+        let of = |source| Stale { source, since: Instant::now(), why: "x:1: y; z".into() };
         let [note] = ground.stale(&[of("config")]).try_into().unwrap();
         assert_eq!(
             note.text,
@@ -684,5 +712,29 @@ mod tests {
         for garbage in ["", "Gateway", "Pod/a/b", "Gateway/a/b/c", "Gateway/a/"] {
             assert_eq!(parse(garbage), None, "{garbage}");
         }
+    }
+
+    #[test]
+    fn a_hundred_claims_that_were_deleted_make_one_event_more_than_twenty() {
+        let (mut teller, mut now) = (Teller::new(), Instant::now());
+        let mut told = BTreeMap::<String, usize>::new();
+        for number in 0..100 {
+            let edited = Edited { name: format!("c{number}"), uid: "u".to_owned(), is_deleted: true };
+            tell_edits(&mut teller, vec![edited]);
+        }
+        loop {
+            match teller.next(now) {
+                Next::Tell(note, _) => {
+                    teller.told(&note, now);
+                    *told.entry(note.text()).or_default() += 1;
+                }
+                Next::At(next) => now = next,
+                Next::Idle => break,
+            }
+        }
+        let of = |what: &str| -> usize {
+            told.iter().filter(|(text, _)| text.contains(what)).map(|(_, count)| count).sum()
+        };
+        assert_eq!((of("has deleted it"), of("many Claims")), (EDITED_MAX, 1), "{told:?}");
     }
 }
