@@ -79,7 +79,9 @@ impl ClassFinalizers {
         let waits = |change: &&Finalizers| {
             !self.sent.get(&change.class).is_some_and(|(sent, again)| sent == *change && now < *again)
         };
-        let change = self.wanted.iter().find(waits)?.clone();
+        // By turns: two that hang, one after the other, keep no third one waiting.
+        let turn = |change: &&Finalizers| self.sent.get(&change.class).map(|(_, again)| *again);
+        let change = self.wanted.iter().filter(waits).min_by_key(turn)?.clone();
         self.sent.insert(Arc::clone(&change.class), (change.clone(), now + AGAIN));
         Some(change)
     }
@@ -177,5 +179,21 @@ mod tests {
         assert_eq!(book.next(now), Some(change("a", "2")), "the class is another: at once");
         assert_eq!(book.next(now), None);
         assert_eq!(book.next(now + AGAIN), Some(change("a", "2")));
+    }
+
+    /// Each takes as long as a request may take, in which the others become due.
+    #[test]
+    fn classes_that_hang_keep_no_other_waiting() {
+        let mut book = ClassFinalizers::default();
+        let change = |class: &str| Finalizers {
+            class: class.into(),
+            served: "v1",
+            version: "1".to_owned(),
+            finalizers: Vec::new(),
+        };
+        book.wanted = ["a", "b", "c"].map(change).into();
+        let begun = Instant::now();
+        let turns: Vec<_> = (0..6).map(|turn| book.next(begun + turn * REQUEST).unwrap().class).collect();
+        assert_eq!(turns.iter().map(|class| &**class).collect::<Vec<_>>(), ["a", "b", "c", "a", "b", "c"]);
     }
 }
