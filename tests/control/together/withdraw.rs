@@ -1,5 +1,7 @@
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::skip_without_root;
 
@@ -58,10 +60,10 @@ fn programmed(gateway: &Value) -> Option<&str> {
 }
 
 /// Runs `vestibule withdraw` by the controller's account.
-fn withdraw(scene: &Scene) -> (bool, String) {
+fn withdraw(scene: &Scene, wait: &str) -> (bool, String) {
     let account = scene.kubectl().of_service_account(RELEASE, "vestibule-controller").unwrap();
     let mut command: Command = scene.vestibule();
-    command.args(["withdraw", "--wait=20s"]).env("KUBECONFIG", account.kubeconfig());
+    command.args(["withdraw", &format!("--wait={wait}")]).env("KUBECONFIG", account.kubeconfig());
     let output = command.envs([("POD_NAME", "hook"), ("POD_NAMESPACE", RELEASE)]).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(said).unwrap())
@@ -90,7 +92,7 @@ fn a_cluster_that_is_left_has_no_addresses_and_a_controller_takes_it_back() {
         || scene.kubectl().get(&["gatewayclass", "vestibule"]).unwrap()["metadata"]["finalizers"].clone();
     assert_eq!(finalizers().as_array().map(Vec::len), Some(1), "{}", finalizers());
 
-    let (is_done, said) = withdraw(&scene);
+    let (is_done, said) = withdraw(&scene, "20s");
     assert!(
         is_done && said.contains("withdrawn: 1 nodes refuse new connections, 0 are not known to"),
         "{said}"
@@ -106,7 +108,7 @@ fn a_cluster_that_is_left_has_no_addresses_and_a_controller_takes_it_back() {
     };
     check();
     // The controller looks at the Lease every 2 s.
-    std::thread::sleep(std::time::Duration::from_secs(5));
+    std::thread::sleep(Duration::from_secs(5));
     check();
     assert!(controller.log().contains("does not lead any more"), "{}", controller.log());
     // `drain --cancel` is about what `drain` did.
@@ -130,6 +132,35 @@ fn a_cluster_that_is_left_has_no_addresses_and_a_controller_takes_it_back() {
     until("the finalizer", &[&agent], || finalizers().as_array().map(Vec::len) == Some(1));
     assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
     controller.end();
+}
+
+/// Its Lease is valid for 40 s after it was renewed last.
+#[test]
+fn a_node_whose_agent_hangs_is_named_and_not_waited_for_longer() {
+    skip_without_root!();
+    let scene = Scene::bare(CONFIG, &[]);
+    scene.tenant("a", "10.99.1.1");
+    let controller = scene.controller("leader", &[]);
+    let agent = scene.agent("first");
+    until("the route is served", &[&agent], || !scene.backends().is_empty());
+    let gateway = ["-n", "tenant", "gateway", "gw"];
+    scene
+        .kubectl()
+        .wait_for("it is programmed", &gateway, SOON, |gw| programmed(gw) == Some("True"))
+        .unwrap();
+    agent.signal(Signal::SIGSTOP);
+    // The controller gives the Lease back, so that the former leader is not waited for.
+    controller.end();
+    let begun = Instant::now();
+    let (is_done, said) = withdraw(&scene, "3s");
+    let took = begun.elapsed();
+    agent.signal(Signal::SIGCONT);
+    assert!(is_done && took < Duration::from_secs(25), "{took:?}: {said}");
+    for part in ["0 nodes refuse new connections, 1 are not known to", "has not renewed its Lease"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(address(&scene.kubectl().get(&gateway).unwrap()), None);
+    until("the agent goes on, and is withdrawn", &[&agent], || is_withdrawn(&scene));
 }
 
 /// Nobody follows its endpoints any more.

@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Why it is not known what a node holds.
-const NOT_RENEWED: &str = "its agent has not renewed its Lease since this controller began to look";
+const NOT_RENEWED: &str = "its agent has not renewed its Lease since this process began to look";
 
 /// What an agent reports about its node.
 #[derive(Clone, Debug)]

@@ -176,7 +176,12 @@ async fn clear(
             return Ok(written);
         }
         let mut failed = None;
+        lease.keep().await?;
         for some in left.chunks(FLIGHTS) {
+            if begun.elapsed() >= WRITES {
+                failed = some.first().map(|(object, _)| object.to_string());
+                break;
+            }
             lease.keep().await?;
             let write = |(object, write): &(ObjectRef, Write)| {
                 let (object, write, served) = (object.clone(), write.clone(), store.version(object.kind));
@@ -199,6 +204,7 @@ async fn clear(
             }
         }
         for class_finalizers::Finalizers { class, served, version, finalizers } in finalizers {
+            lease.keep().await?;
             let write = writes::finalizers(client, &class, served, &version, &finalizers);
             match timeout(REQUEST, write).await {
                 Ok(Ok(())) => written += 1,
