@@ -147,13 +147,13 @@ fn run(size: Size) {
     }
     waits::for_nodes(&scene, size);
     waits::settle(&mut audit, size);
-    gate_memory(show_memory(&agents, &controller));
+    let settled = show_memory(&agents, &controller);
     change(&scene, size, &mut audit, &agents, &controller);
     // An API server that has just started refuses what it does not know the rights for yet.
     let forbidden = audit.read().forbidden();
     assert!(forbidden.is_empty(), "{forbidden:?}");
     restart::restart(&mut scene, size, &mut audit, thin.as_ref());
-    gate_memory(show_memory(&agents, &controller));
+    let restarted = show_memory(&agents, &controller);
     let leases = audit.read().of("agent", &["list", "watch"], "leases");
     assert_eq!(leases, 0, "the controller alone follows Leases");
     show(&format!(
@@ -164,6 +164,9 @@ fn run(size: Size) {
         begun.elapsed()
     ));
     drop((thin, agents));
+    // Last, so that all other figures are shown.
+    gate_memory(settled);
+    gate_memory(restarted);
 }
 
 /// Creates all tenants while no controller runs: the next one, which is returned, settles them once.
