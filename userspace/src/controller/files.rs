@@ -1,5 +1,5 @@
 //! Content of the configuration files: the chart's settings, and the listeners and routes of a static file,
-//! which add to those of the cluster. Agents are given the same files, so that both compile the same configuration.
+//! which add to those of the cluster. Agents are given the same files, and compile what is in them with the Claims.
 
 use crate::config::ChartFile;
 use crate::model::cluster::Policy;

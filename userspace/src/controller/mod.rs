@@ -6,8 +6,8 @@
 //!                                                       ├──► claims ──┤
 //!                                                       └──► events ──┘
 //! ```
-//! It compiles the same facts with the same code as the agents. Whether something is programmed follows from
-//! the agents' Leases.
+//! It settles what origins ask, and writes that as Claims, which agents compile. Whether something is programmed follows from the
+//! agents' Leases.
 
 /// Who leads: the Lease as one candidate sees it. Pure.
 mod lease;

@@ -120,11 +120,13 @@ impl Standings {
         }
         let found = nodes.progress(object, version);
         let all = nodes.count();
+        // Nothing is taken back because nodes join, or agents are restarted: they are not counted.
+        let joining = if was { nodes.joining(version) } else { 0 };
         let is_enough = match &found {
             Progress::Missing(missing) => {
-                !missing.is_whole
-                    && missing.count < all
-                    && missing.count <= (all / NODES_PER_STRAGGLER).max(1)
+                let (lacking, all) = (missing.count.saturating_sub(joining), all.saturating_sub(joining));
+                let is_held = lacking < all || (all == 0 && joining > 0);
+                !missing.is_whole && is_held && lacking <= (all / NODES_PER_STRAGGLER).max(1)
             }
             found => *found == Progress::Everywhere,
         };
@@ -285,6 +287,41 @@ mod tests {
         assert_eq!(said(true, &[(0, 4, 4), (9, 4, 3), (10, 4, 3), (11, 4, 0)]), [true, true, false, true]);
         // No agent is alive any more.
         assert_eq!(said(true, &[(0, 0, 0), (10, 0, 0)]), [true, false]);
+    }
+
+    #[test]
+    fn nodes_in_their_first_minute_take_nothing_back_and_others_do() {
+        let (mut standings, begun) = (Standings::new(), Instant::now());
+        let mut said = |second, was, joining: &[&str]| {
+            let mut nodes = nodes(4, 3);
+            nodes.joining = joining.iter().map(|name| (*name).to_owned()).collect();
+            let names: Vec<_> = nodes.live.keys().cloned().collect();
+            assert!(nodes.joining.iter().all(|name| names.contains(name)), "{names:?}");
+            let now = begun + Duration::from_secs(second);
+            is_true(&standings.progress(&gateway(), Some(9), was, &nodes.counted(), now))
+        };
+        let all = ["n0", "n1", "n2", "n3"];
+        assert!(said(0, true, &all[..2]) && said(60, true, &all[..2]), "one of four is behind");
+        assert!(!said(60, false, &all), "what is new waits for them");
+        assert!(said(61, true, &all[..1]), "too many are, for a moment");
+        assert!(!said(71, true, &all[..1]));
+    }
+
+    #[test]
+    fn where_none_of_the_others_holds_it_nodes_in_their_first_minute_keep_nothing() {
+        let said = |behind, joining: &[&str]| {
+            let mut nodes = nodes(4, behind);
+            nodes.joining = joining.iter().map(|name| (*name).to_owned()).collect();
+            let (mut standings, begun) = (Standings::new(), Instant::now());
+            let mut at = |second| {
+                let now = begun + Duration::from_secs(second);
+                is_true(&standings.progress(&gateway(), Some(9), true, &nodes.counted(), now))
+            };
+            (at(0), at(10))
+        };
+        assert_eq!(said(4, &["n0", "n1", "n2"]), (true, false), "n3 lacks it, too");
+        assert_eq!(said(3, &["n0", "n1", "n2"]), (true, true));
+        assert_eq!(said(4, &["n0", "n1", "n2", "n3"]), (true, true), "all agents were restarted");
     }
 
     #[test]

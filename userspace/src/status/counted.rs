@@ -16,6 +16,8 @@ pub struct Counted<'n> {
     live: Vec<Live<'n>>,
     /// What each node holds, those that hold least first.
     holds: Vec<Option<u64>>,
+    /// The same of nodes in their first minute that report nothing missing of themselves.
+    joining: Vec<u64>,
     /// Of the n nodes that hold least, for each n, the first ones in the order of names.
     first: Vec<Vec<usize>>,
     /// What nodes report of each object, in the order of nodes.
@@ -69,6 +71,7 @@ impl Nodes {
             nodes: self,
             live: Vec::with_capacity(self.live.len()),
             holds: Vec::new(),
+            joining: Vec::new(),
             first: Vec::new(),
             of_object: HashMap::new(),
             leading: HashMap::new(),
@@ -79,6 +82,8 @@ impl Nodes {
         let mut order: Vec<usize> = (0..this.live.len()).collect();
         order.sort_by_key(|node| this.live[*node].holds);
         this.holds = order.iter().map(|node| this.live[*node].holds).collect();
+        let joins = |node: &&usize| self.joining.contains(this.live[**node].name);
+        this.joining = order.iter().filter(joins).filter_map(|node| this.live[*node].holds).collect();
         let mut first = Vec::new();
         this.first.push(first.clone());
         for node in order {
@@ -145,6 +150,11 @@ impl<'n> Counted<'n> {
     /// Whether there may be nodes of which it is not known what they hold: nothing follows from that.
     pub fn knows_less(&self) -> bool {
         self.nodes.knows_less()
+    }
+
+    /// How many of the nodes that do not hold the Claims up to `version` are in their first minute.
+    pub fn joining(&self, version: u64) -> usize {
+        self.joining.partition_point(|holds| *holds < version)
     }
 
     /// Returns which nodes hold an object whose Claims are those up to `version`.

@@ -32,6 +32,8 @@ pub struct Nodes {
     pub live: BTreeMap<String, Held>,
     /// Nodes of which it is not known what they hold.
     pub unknown: BTreeMap<String, Unknown>,
+    /// The live ones in their first minute, or in the first of an agent that serves what it saved.
+    pub joining: BTreeSet<String>,
     /// Nodes whose agent has a Lease, whether or not it has ended.
     pub members: BTreeSet<String>,
     /// Those of them whose agent ended lately, or is not there, and reported last, as far as that can be read, that the node serves Claims.

@@ -417,6 +417,7 @@ mod tests {
     static NO_NODES: Nodes = Nodes {
         live: BTreeMap::new(),
         unknown: BTreeMap::new(),
+        joining: BTreeSet::new(),
         members: BTreeSet::new(),
         silent: BTreeSet::new(),
         are_unlisted: false,

@@ -25,7 +25,7 @@ use crate::dice::Dice;
 use crate::model::{Cluster, Facts, ObjectRef};
 use crate::sources::kubernetes::StoredStatus;
 use nodes::Nodes;
-use options::{Hangs, Misses, Options, Seen, percentile};
+use options::{Hangs, Lacks, Misses, Options, Seen, percentile};
 use secret::{SCHEDULE, Secret};
 use server::Server;
 use stays::{Missed, Said};
@@ -67,6 +67,8 @@ enum Event {
     Miss(usize),
     /// They hold them again.
     Regain,
+    /// The agents of this many nodes are restarted, and have read all Claims after this time.
+    AgentsRestart(usize, Duration),
     /// Another controller begins to lead.
     Restart,
     /// The controller's loop wakes up.
@@ -224,6 +226,7 @@ impl Simulation {
             Event::Join => self.join(),
             Event::Miss(nodes) => self.miss(nodes),
             Event::Regain => self.regain(),
+            Event::AgentsRestart(nodes, lasts) => self.restart_agents(nodes, lasts),
             Event::Restart => {
                 self.restart();
                 if let Some(pause) = self.options.restarts {
@@ -371,8 +374,11 @@ impl Simulation {
         if let Some(pause) = self.options.joins {
             self.at(self.now + pause, Event::Join);
         }
-        if let Some(Misses { nodes, after, lasts }) = self.options.misses {
-            self.at(self.now + after, Event::Miss(nodes));
+        if let Some(Misses { what, nodes, after, lasts }) = self.options.misses {
+            match what {
+                Lacks::Routes => self.at(self.now + after, Event::Miss(nodes)),
+                Lacks::Claims => self.at(self.now + after, Event::AgentsRestart(nodes, lasts)),
+            }
             self.at(self.now + after + lasts, Event::Regain);
         }
         self.at(self.now, Event::Change);

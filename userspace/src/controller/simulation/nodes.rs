@@ -23,6 +23,8 @@ struct Node {
     holds: u64,
     renewed: u64,
     reported: u64,
+    /// Its agent was restarted: without Claims, it serves what it saved.
+    has_saved: bool,
     is_dead: bool,
 }
 
@@ -34,6 +36,7 @@ impl Nodes {
             holds: 0,
             renewed: 0,
             reported: 0,
+            has_saved: false,
             is_dead: false,
         };
         Self { all: (0..count).map(node).collect() }
@@ -53,9 +56,17 @@ impl Nodes {
             holds: 0,
             renewed: 0,
             reported: 0,
+            has_saved: false,
             is_dead: false,
         });
         at
+    }
+
+    /// The agent of a node is restarted. It renews its Lease at once, and will hold the Claims up to this version at this time.
+    pub(super) fn restart(&mut self, number: usize, version: u64, now: Instant, at: Instant) {
+        let node = &mut self.all[number];
+        (node.holds, node.coming, node.has_saved) = (0, [(at, version)].into(), true);
+        node.renewals = Renewals::new(now.into());
     }
 
     /// The first renewal is due then.
@@ -100,7 +111,9 @@ impl Nodes {
 
     pub(super) fn lease(&self, number: usize) -> (String, AgentLease) {
         let node = &self.all[number];
-        let report = LeaseReport { claims_version: node.reported, ..LeaseReport::default() };
+        let saved = if node.has_saved && node.reported == 0 { "a saved state" } else { "" };
+        let report =
+            LeaseReport { claims_version: node.reported, saved: saved.to_owned(), ..LeaseReport::default() };
         let lease = AgentLease {
             holder: "agent".to_owned(),
             renewed: node.renewed.to_string(),

@@ -23,7 +23,7 @@ pub(super) struct Options {
     pub(super) restarts: Option<Duration>,
     /// A node joins after each such time.
     pub(super) joins: Option<Duration>,
-    /// Nodes report that they do not hold some routes.
+    /// Nodes report that they lack something.
     pub(super) misses: Option<Misses>,
 }
 
@@ -39,9 +39,19 @@ pub(super) enum Hangs {
     Everything,
 }
 
-/// Nodes that do not hold some routes, for some time.
+/// What nodes lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lacks {
+    /// Some routes.
+    Routes,
+    /// All Claims: their agents were restarted, and serve what they saved.
+    Claims,
+}
+
+/// Nodes that lack something, for some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Misses {
+    pub(super) what: Lacks,
     pub(super) nodes: usize,
     pub(super) after: Duration,
     pub(super) lasts: Duration,

@@ -44,6 +44,17 @@ impl Simulation {
         }
     }
 
+    /// The agents of this many nodes are restarted, and read all Claims after this time.
+    pub(super) fn restart_agents(&mut self, nodes: usize, lasts: Duration) {
+        let at = self.now + lasts;
+        // The first one may be dead.
+        for node in 1..=nodes {
+            self.nodes.restart(node, self.server.version(), self.now, at);
+            self.at(self.now, Event::Renewal(node));
+        }
+        self.absent_until = self.absent_until.max(at + Duration::from_secs(3));
+    }
+
     /// This many nodes do not hold some programmed routes from now on.
     pub(super) fn miss(&mut self, nodes: usize) {
         let is_programmed =

@@ -1,5 +1,5 @@
 use super::secret::SCHEDULE;
-use super::{Event, Hangs, Misses, Options, Seen, Simulation, percentile};
+use super::{Event, Hangs, Lacks, Misses, Options, Seen, Simulation, percentile};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -125,17 +125,25 @@ fn a_node_that_joins_takes_nothing_back_that_was_said() {
     assert!(percentile(&seen.delays_with_absent, 0.99) <= 12 * SECOND);
 }
 
+/// Two of forty may be behind, but a tenth of all agents may be restarted at once, as in a roll-out or after a power failure.
+#[test]
+fn a_tenth_of_the_agents_that_is_restarted_takes_nothing_back_that_was_said() {
+    let lacks = Misses { what: Lacks::Claims, nodes: 4, after: SECOND, lasts: 30 * SECOND };
+    let seen = played(Options { misses: Some(lacks), lasts: 60 * SECOND, ..tiny(15) });
+    assert!(seen.fell.is_empty() && seen.delays.len() > 100, "{seen:?}");
+}
+
 /// Two of forty may lack an object.
 #[test]
 fn what_few_nodes_report_missing_stays_programmed() {
-    let misses = Some(Misses { nodes: 2, after: SECOND, lasts: 25 * SECOND });
+    let misses = Some(Misses { what: Lacks::Routes, nodes: 2, after: SECOND, lasts: 25 * SECOND });
     let seen = played(Options { misses, ..tiny(10) });
     assert!(seen.fell.is_empty() && seen.missed == 5 && seen.regained == 5, "{seen:?}");
 }
 
 #[test]
 fn what_more_nodes_report_missing_is_not_programmed_after_ten_seconds_and_until_they_hold_it() {
-    let misses = Some(Misses { nodes: 3, after: SECOND, lasts: 25 * SECOND });
+    let misses = Some(Misses { what: Lacks::Routes, nodes: 3, after: SECOND, lasts: 25 * SECOND });
     let seen = played(Options { misses, ..tiny(11) });
     falls(&seen);
 }
@@ -220,7 +228,7 @@ fn ten_thousand_routes_on_five_hundred_nodes() {
         dies: Some(20 * SECOND),
         restarts: None,
         joins: Some(25 * SECOND),
-        misses: Some(Misses { nodes: 40, after: 60 * SECOND, lasts: 20 * SECOND }),
+        misses: Some(Misses { what: Lacks::Routes, nodes: 40, after: 60 * SECOND, lasts: 20 * SECOND }),
     };
     let seen = played(large);
     assert!(seen.delays.len() > 1_000 && seen.delays_with_absent.len() > 1_000);
