@@ -31,7 +31,8 @@ const MANY: u64 = 8;
 /// What became of the frames that XDP sent back.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// What was found when the other end was last seen to take a frame, or looked at first; and whether a look has found none taken since.
+    /// What was found when the other end was last seen to take a frame, or looked at first; and whether an earlier look
+    /// has found frames lost and none taken since.
     last: BTreeMap<Device, (SentBack, bool)>,
     /// Devices whose other ends took none.
     lost: BTreeSet<Device>,
@@ -64,7 +65,7 @@ impl Answers {
             .map(|(device, _)| device.clone())
             .collect();
         let since = |device: Device, now: SentBack| match self.last.get(&device) {
-            Some((last, _)) if last.taken == now.taken => (device, (*last, true)),
+            Some((last, _)) if last.taken == now.taken => (device, (*last, now.lost > last.lost)),
             _ => (device, (now, false)),
         };
         self.last = now.into_iter().map(|(device, now)| since(device, now)).collect();
@@ -120,6 +121,8 @@ mod tests {
             [false, false, true, false],
             "it is found once"
         );
+        let idle = [(0, 0), (0, 0), (0, 9), (0, 9)];
+        assert_eq!(found(&idle), [false, false, false, true], "two looks that find losses");
         assert_eq!(found(&[(0, 0), (0, 900), (1, 950), (1, 990)]), [false; 4], "it takes some");
         let lost = [(0, 0), (0, 9), (0, 9)];
         assert_eq!(looks(&lost, &same, &BTreeSet::new()).0, [false; 3], "XDP is not on it");
