@@ -10,7 +10,9 @@ use std::time::Duration;
 use anyhow::Context;
 use common::maps::name;
 use nix::sys::signal::Signal;
-use tests::addresses::{FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, server_name};
+use tests::addresses::{
+    FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, server_name, tenant_name,
+};
 use tests::config::{Config, L2};
 use tests::daemon::Daemon;
 use tests::hello::hello;
@@ -175,6 +177,35 @@ fn what_another_program_detached_is_attached_again() {
     assert_attached(&scene);
     assert!(scene.daemon.log().contains("XDP was detached by another program"), "{}", scene.daemon.log());
     assert_answered(&scene, true);
+}
+
+/// A plan that fails again and again ends the walks over the maps, which find that otherwise.
+#[test]
+fn what_another_program_detached_is_attached_again_though_the_maps_take_no_more() {
+    tests::skip_without_root!();
+    let names = |generation: usize| -> Vec<String> {
+        (0..48).map(|n| format!("n{n}.{generation}.example.net")).collect()
+    };
+    let mut config = config(&[CLIENT_DEVICE]);
+    // Room for all names before the change or after it, and not for both.
+    config.settings.max_names = Some(64);
+    config.route_mut(tenant_name(2)).hostnames.extend(names(0));
+    let scene = Scene::echo_with(&Options { offloads: false, ..Options::default() }, &config);
+    let _peer = Every::passes(&scene.lab.client, UPLINK).unwrap();
+    let hostnames = &mut config.route_mut(tenant_name(2)).hostnames;
+    hostnames.truncate(2);
+    hostnames.extend(names(1));
+    scene.daemon.write_config(&config.json()).unwrap();
+    scene.daemon.signal(Signal::SIGHUP).unwrap();
+    let log = || scene.daemon.log();
+    let fails = "the maps do not hold all that they should";
+    assert!(eventually(Duration::from_secs(5), || log().contains(fails)), "{}", log());
+    let (before, _) = assert_attached(&scene);
+    detach_link(&pin(&scene)).unwrap();
+    let is_another = || pinned_xdp_link(&pin(&scene)).is_ok_and(|(link, _)| link != before);
+    assert!(eventually(Duration::from_secs(30), is_another), "{}", log());
+    assert_attached(&scene);
+    assert!(!log().contains("reloaded"), "the plan failed only once: {}", log());
 }
 
 /// What the walk over devices finds later than any order is said, too, and only once.

@@ -371,28 +371,28 @@ impl Control {
     /// Looks at a part of what the kernel should hold, and repairs what other programs changed of it. `None`: nothing is different from
     /// what the last look found.
     pub(super) fn look_for_drift(&mut self) -> Option<Drifted> {
-        // Otherwise it is not known what it should hold, and will be written again.
-        if !self.is_in_step {
-            return None;
-        }
         let before = self.exceptions();
-        let looked = self.complaints.drift.look(&self.applied, &self.maps).inspect_err(|error| {
-            warn!(%error, "what the maps hold is not as it should be, or not known");
-        });
-        let (mut repaired, is_over) = looked.unwrap_or_default();
-        let mut is_news = false;
-        if is_over {
-            let (drift, node) = (&mut self.complaints.drift, self.egress.node());
+        let drift = &mut self.complaints.drift;
+        let (mut repaired, is_over) = match self.is_in_step {
+            true => drift.look(&self.applied, &self.maps),
+            // What the maps should hold is not known, and will be written again. But where XDP should be is.
+            false => (0, drift.skip()),
+        };
+        if is_over && self.is_in_step {
+            let node = self.egress.node();
             repaired += drift.look_at_devices(&self.hooks.tcx, &mut self.programs, &self.pins, node);
             self.complaints.exceptions = self.unheld();
         }
+        let mut is_news = false;
         let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
         let (programs, pins) = (&mut self.programs, &self.pins);
         if let Some((attached, found)) = self.hooks.look_again(is_over, names, node, programs, pins) {
             (repaired, is_news) = (repaired + attached, self.complaints.note_fronts(found));
         }
-        let followed = self.follow_node_clients(if is_over { When::Look } else { When::Second });
-        (repaired, is_news) = (repaired + followed.repaired, is_news | followed.is_news);
+        if self.is_in_step {
+            let followed = self.follow_node_clients(if is_over { When::Look } else { When::Second });
+            (repaired, is_news) = (repaired + followed.repaired, is_news | followed.is_news);
+        }
         let exceptions = self.exceptions();
         let is_news = is_news || repaired > 0 || exceptions != before;
         is_news.then(|| Drifted { problems: self.problems(), exceptions, repaired })

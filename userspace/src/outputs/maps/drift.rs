@@ -39,13 +39,28 @@ pub(super) struct Drift {
 
 impl Drift {
     /// Looks at the next parts of the maps, and writes again what is not as it was written. Returns the number of those writes, and
-    /// whether the walk is at its end. After an error it rests, too, and goes on behind what could not be written.
-    pub(super) fn look(&mut self, applied: &Applied, maps: &Maps) -> Result<(usize, bool), TableError> {
+    /// whether the walk is at its end. After an error, which it logs, it rests, too, and goes on behind what could not be written.
+    pub(super) fn look(&mut self, applied: &Applied, maps: &Maps) -> (usize, bool) {
         let begun = Instant::now();
         if self.rests_until.is_some_and(|until| begun < until) {
-            return Ok((0, false));
+            return (0, false);
         }
-        self.walk(begun, applied, maps).inspect_err(|_| self.rests_until = Some(Instant::now() + GAP))
+        self.walk(begun, applied, maps).unwrap_or_else(|error| {
+            warn!(%error, "what the maps hold is not as it should be, or not known");
+            self.rests_until = Some(Instant::now() + GAP);
+            (0, false)
+        })
+    }
+
+    /// In place of [`Self::look`] while it is not known what the maps should hold. Returns whether it is time for what follows a walk:
+    /// as often as walks begin.
+    pub(super) fn skip(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = self.rests_until.is_none_or(|until| now >= until);
+        if is_due {
+            self.rests_until = Some(now + GAP);
+        }
+        is_due
     }
 
     fn walk(&mut self, begun: Instant, applied: &Applied, maps: &Maps) -> Result<(usize, bool), TableError> {
@@ -141,6 +156,14 @@ fn problem(part: &Part, lost: usize) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_follows_a_walk_is_due_as_often_without_one() {
+        let mut drift = Drift::default();
+        assert_eq!([(); 2].map(|()| drift.skip()), [true, false]);
+        drift.rests_until = drift.rests_until.map(|until| until - GAP);
+        assert_eq!([(); 2].map(|()| drift.skip()), [true, false]);
+    }
 
     #[test]
     fn what_drifted_is_named() {
