@@ -194,7 +194,9 @@ impl Fronts {
             return last.problems.clone();
         }
         let Followed { attached, is_refused, problems } =
-            follow((names, &self.answers), node, served, programs, pins);
+            follow((names, &self.answers), node, pins, |index| {
+                has_front(index, node, served, programs, pins)
+            });
         let candidates = Candidate::all(names, node, served, &attached);
         let before =
             self.last.take().filter(|last| last.candidates == candidates).map_or(0, |last| last.refusals);
@@ -244,7 +246,7 @@ fn ours(pins: &Pins, index: u32) -> Result<Option<u32>, Why> {
 
 /// What was done for a configuration.
 struct Followed {
-    /// Devices that have XDP.
+    /// Devices that have XDP, as far as it is known.
     attached: BTreeSet<u32>,
     /// Whether the kernel refused something, which may be possible later.
     is_refused: bool,
@@ -275,27 +277,40 @@ impl Why {
             Self::Front(_) | Self::Net(_) => LOOK,
         }
     }
+
+    /// Whether it may be over in a moment, and says nothing against the program in a link that is there.
+    fn is_passing(&self) -> bool {
+        let Self::Front(FrontError::Refused(error)) = self else { return matches!(self, Self::Net(_)) };
+        let passing = [libc::EINTR, libc::EAGAIN, libc::ENOMEM, libc::ENOBUFS, libc::EBUSY];
+        error.raw_os_error().is_some_and(|error| passing.contains(&error))
+    }
 }
 
+/// `attach` attaches XDP to a device, or returns why not.
 fn follow(
     (names, answers): (&[Arc<str>], &Answers),
     node: &Node,
-    served: &BTreeSet<u32>,
-    programs: &mut Programs,
     pins: &Pins,
+    mut attach: impl FnMut(u32) -> Result<(), Why>,
 ) -> Followed {
     let (mut attached, mut is_refused, mut problems) = (BTreeSet::new(), false, Vec::new());
+    let before = pins.front_devices().unwrap_or_default();
     for name in names {
         let had = match node.index(name) {
             None => Err(Why::Network("there is no device of this name here".to_owned(), REMOVE)),
             Some(_) if answers.are_lost(name, node) => {
                 Err(Why::Network("its other end takes nothing of what XDP answers".to_owned(), TAKE))
             }
-            Some(index) => has_front(index, node, served, programs, pins).map(|()| attached.insert(index)),
+            Some(index) => attach(index).map(|()| attached.insert(index)),
         };
         if let Err(why) = had {
             is_refused |= !matches!(why, Why::Network(..));
-            let what = format!("XDP is not used on it: {why}");
+            let kept = node.index(name).filter(|index| why.is_passing() && before.contains(index));
+            attached.extend(kept);
+            let what = match kept {
+                Some(_) => format!("XDP is left on it as it was: {why}"),
+                None => format!("XDP is not used on it: {why}"),
+            };
             problems.push(Problem::warning(FIELD, what, why.remedy()).value(name));
         }
     }
@@ -441,6 +456,40 @@ mod tests {
             assert!(!done(refusals).is_for(&names, &node, &served, due), "{refusals}");
         }
         assert!(done(0).is_for(&names, &node, &served, at + AGAIN_MOST), "it is attached");
+    }
+
+    #[test]
+    fn what_may_be_over_in_a_moment_takes_xdp_from_no_device() {
+        let folder = std::env::temp_dir().join(format!("vestibule-fronts-{}", std::process::id()));
+        let pins = Pins::new(&folder);
+        std::fs::create_dir_all(pins.links()).unwrap();
+        let (names, node) = ([Arc::from("eth0")], eth0(Link::default()));
+        let io = std::io::Error::from_raw_os_error;
+        let refused = |error| Why::Front(FrontError::Refused(io(error)));
+        let net = || Why::Net(NetError::Answer("cut short".into()));
+        for (is_pinned, why, is_kept) in [
+            (true, net(), true),
+            (true, refused(libc::ENOMEM), true),
+            // A program that the kernel never takes into the link; the next try makes another link.
+            (true, refused(libc::EINVAL), false),
+            (true, Why::Front(FrontError::Driver(io(libc::EOPNOTSUPP))), false),
+            (true, Why::Taken("another".into()), false),
+            (true, Why::Network("it is a part of br0".into(), REMOVE), false),
+            (false, net(), false),
+        ] {
+            let (what, pin, mut why) = (why.to_string(), pins.front(2), Some(why));
+            if is_pinned {
+                std::fs::write(&pin, "").unwrap();
+            }
+            let done = follow((&names, &Answers::default()), &node, &pins, |_| Err(why.take().unwrap()));
+            assert_eq!((pin.exists(), done.attached.contains(&2)), (is_kept, is_kept), "{what}");
+            let [problem] = &done.problems[..] else { panic!("{:?}", done.problems) };
+            let says = if is_kept { "is left on it as it was" } else { "is not used on it" };
+            assert!(problem.what.contains(says) && problem.what.contains(&what), "{problem}");
+            assert_eq!(done.is_refused, !what.contains("br0"), "{what}: it is tried again");
+            drop(std::fs::remove_file(&pin));
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
