@@ -146,9 +146,15 @@ pub fn send(index: u32, frame: &[u8], times: u32) -> Result<()> {
 /// identification and the lower half of the sequence number are 0: what is added to the address is taken from these, so both
 /// checksums stay as they are.
 pub fn send_from_many(index: u32, frame: &[u8], times: u32) -> Result<()> {
+    check_varied(frame)?;
+    send_by(index, frame, times, &writer(frame, true))
+}
+
+/// Refuses a frame that [`send_from_many`] cannot send.
+pub fn check_varied(frame: &[u8]) -> Result<()> {
     let is_zero = VARIED.iter().all(|at| frame.get(*at..*at + 2) == Some(&[0, 0]));
     ensure!(is_zero && frame[12..14] == [8, 0], "a frame of IPv4 with zeros at {VARIED:?}");
-    send_by(index, frame, times, &writer(frame, true))
+    Ok(())
 }
 
 /// The lower half of an IPv4 source address, the identification, and the lower half of a sequence number.

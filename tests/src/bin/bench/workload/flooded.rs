@@ -1,7 +1,9 @@
-//! What a client's connection takes beside a flood of SYNs: with TCX alone, and with XDP in front of it.
+//! What a client's connection takes beside a flood of SYNs from 65,536 sources: with TCX alone, and with XDP in front of it. The flood
+//! arrives on another device than the client's packets.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use ::tests::hello::hello;
 use ::tests::live_frames::{self, Every};
 use ::tests::net::{End, Namespace, veth};
 use ::tests::offload;
-use ::tests::packet::segment;
+use ::tests::packet::{Segment, segment};
 use ::tests::pinned::xdp_in_driver;
 use ::tests::server::read_line;
 use ::tests::stop::Stop;
@@ -22,6 +24,7 @@ use ::tests::topology::{CLIENT_DEVICE, Lab, Options, UPLINK};
 use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+use userspace::net::ethtool;
 
 use super::grouped;
 use crate::rounds::Effort;
@@ -34,6 +37,10 @@ const RATE: u32 = 300_000;
 const REACHED: f64 = 0.8;
 /// The part of the answers that must be of the hook that is measured. TCX answers the first of each eighth of a second beside XDP, too.
 const OWN: f64 = 0.9;
+/// The part of the client's SYNs that XDP must answer where it is in front: TCX answers the first of each eighth of a second.
+const CLIENTS: f64 = 0.5;
+/// The network of the forged sources.
+const FORGED: [u8; 4] = [10, 98, 0, 0];
 /// How often that many are sent at once.
 const EACH: Duration = Duration::from_millis(5);
 /// Frames that are sent at once without a rate.
@@ -46,7 +53,8 @@ const FLOODS: [(bool, Option<u32>); 4] =
     [(false, Some(RATE)), (true, Some(RATE)), (false, None), (true, None)];
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
-    let lab = Lab::with(&Options { servers: false, ..Options::default() })?;
+    // XDP judges only checksums that the client makes itself.
+    let lab = Lab::with(&Options { servers: false, offloads: false, ..Options::default() })?;
     let _echoes = lab.echo_servers(BACKEND_PORT)?;
     let forger = Namespace::new("forger")?;
     let near = End { namespace: &lab.balancer, device: DEVICE, addresses: &["10.96.0.1/24"] };
@@ -59,11 +67,8 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     lab.balancer.ip(&format!(
         "neigh replace 10.96.0.2 lladdr {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} dev {DEVICE} nud permanent\n"
     ))?;
-    let from = std::net::SocketAddr::from(([10, 98, 0, 1], 40_000));
-    let frame = segment(from, lab.vip(Family::V4, TLS_PORT))
+    let frame = forged(lab.vip(Family::V4, TLS_PORT))
         .ethernet(lab.balancer.mac(DEVICE)?, forger.mac(UPLINK)?)
-        .syn(7)
-        .linux_syn_options(1460, 5, 7)
         .bytes();
     let count = if effort.quick { 100 } else { 2_000 };
     let mut rows = Vec::new();
@@ -76,12 +81,19 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
         for device in config.settings.xdp_devices.iter().flatten() {
             xdp_in_driver(daemon.pins(), &lab.balancer, device)?;
         }
-        let (mut met, answered) = flood(&daemon, &forger, &frame, rate, || met(&lab, count))?;
+        let (met, answered) = flood(&daemon, &forger, &frame, rate, || met(&lab, count))?;
         check_hook(with_xdp, answered)?;
+        let mut met = met?;
+        met.check_hook(with_xdp)?;
         met.answered = answered.iter().sum();
         rows.extend(met.rows(with_xdp, rate));
     }
     Ok(rows)
+}
+
+/// Returns the SYN that is sent from many sources: the bytes that differ are 0.
+fn forged(to: SocketAddr) -> Segment {
+    segment((FORGED, 40_000).into(), to).syn(0).linux_syn_options(1460, 5, 7)
 }
 
 /// What a client met.
@@ -89,12 +101,21 @@ struct Met {
     /// Seconds from `connect` until the connection was established.
     times: Vec<f64>,
     failures: BTreeMap<String, u64>,
+    /// Its SYNs that XDP answered.
+    by_xdp: u64,
     /// SYNs of the flood that were answered each second.
     answered: f64,
 }
 
+/// Returns how many frames XDP has sent back to the client. On its device nothing else arrives.
+fn sent_back(lab: &Lab) -> Result<u64> {
+    let sent = lab.balancer.run(|| ethtool::sent_back(CLIENT_DEVICE));
+    Ok(sent.with_context(|| format!("reading what {CLIENT_DEVICE} counts"))?.taken)
+}
+
 /// Connects again and again, each time until the backend has answered a hello.
-fn met(lab: &Lab, count: u32) -> Met {
+fn met(lab: &Lab, count: u32) -> Result<Met> {
+    let before = sent_back(lab)?;
     let (mut times, mut failures) = (Vec::new(), BTreeMap::<String, u64>::new());
     let vip = lab.vip(Family::V4, TLS_PORT);
     let bytes = hello().name(server_name(0)).bytes();
@@ -113,7 +134,7 @@ fn met(lab: &Lab, count: u32) -> Met {
         }
         sleep(Duration::from_millis(2));
     }
-    Met { times, failures, answered: 0.0 }
+    Ok(Met { times, failures, by_xdp: sent_back(lab)? - before, answered: 0.0 })
 }
 
 /// Refuses the figures of another hook than the one that is measured, by what TCX and XDP have answered.
@@ -166,9 +187,9 @@ fn send(index: u32, frame: &[u8], rate: Option<u32>, over: &AtomicBool) -> Resul
     while !over.load(Ordering::Relaxed) {
         let due = rate.map(|rate| (begun.elapsed().as_secs_f64() * f64::from(rate)) as u64);
         match due {
-            None => live_frames::send(index, frame, AT_ONCE)?,
+            None => live_frames::send_from_many(index, frame, AT_ONCE)?,
             Some(due) if due > sent => {
-                live_frames::send(index, frame, (due - sent).min(AT_ONCE.into()) as u32)?;
+                live_frames::send_from_many(index, frame, (due - sent).min(AT_ONCE.into()) as u32)?;
                 sent = due;
             }
             Some(_) => {}
@@ -181,6 +202,14 @@ fn send(index: u32, frame: &[u8], rate: Option<u32>, over: &AtomicBool) -> Resul
 }
 
 impl Met {
+    /// Refuses figures of a client that another hook answered than the one that is measured.
+    fn check_hook(&self, with_xdp: bool) -> Result<()> {
+        let (all, by_xdp) = (self.times.len(), self.by_xdp);
+        let is_own = if with_xdp { by_xdp as f64 > CLIENTS * all as f64 } else { by_xdp == 0 };
+        ensure!(is_own, "with XDP: {with_xdp}, but XDP answered {by_xdp} of the client's {all} SYNs");
+        Ok(())
+    }
+
     /// Returns a row of the median and one of the 99th percentile, in milliseconds.
     fn rows(&self, with_xdp: bool, rate: Option<u32>) -> [Row; 2] {
         // A flood that others kept from its rate shows nothing.
@@ -203,8 +232,9 @@ impl Met {
             target: is_flood.then_some(Target::AtMost(most)),
             failures,
             note: format!(
-                "{} answered a second; {failures} of {} connections failed{wrong}",
+                "from 65,536 sources, on another device than the client's; {} answered a second; XDP answered {} of the client's {} SYNs; {failures} of its connections failed{wrong}",
                 grouped(self.answered),
+                self.by_xdp,
                 times.len()
             ),
         };
@@ -227,10 +257,27 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_another_hook_answered_shows_nothing_of_this_one() {
+        let met = |by_xdp| Met { times: vec![0.0003; 200], failures: BTreeMap::new(), by_xdp, answered: 0.0 };
+        met(190).check_hook(true).unwrap();
+        met(0).check_hook(false).unwrap();
+        let refused = met(0).check_hook(true).unwrap_err().to_string();
+        assert_eq!(refused, "with XDP: true, but XDP answered 0 of the client's 200 SYNs");
+        assert!(met(100).check_hook(true).is_err() && met(1).check_hook(false).is_err());
+    }
+
+    #[test]
+    fn the_flood_is_of_a_frame_that_can_be_sent_from_many_sources() {
+        let frame = forged(([10, 97, 0, 10], 443).into()).bytes();
+        live_frames::check_varied(&frame).unwrap();
+    }
+
+    #[test]
     fn one_late_connection_in_a_hundred_is_the_99th_percentile() {
         let mut times = vec![0.0003; 198];
         times.extend([0.011, 0.012]);
-        let met = Met { times, failures: [("refused".to_owned(), 2)].into(), answered: 299_000.0 };
+        let met =
+            Met { times, failures: [("refused".to_owned(), 2)].into(), by_xdp: 190, answered: 299_000.0 };
         let [median, late] = met.rows(true, Some(RATE));
         assert_eq!((median.figure.as_str(), late.figure.as_str()), ("0.30 ms", "11.00 ms"));
         assert!(median.target.is_some());
@@ -238,6 +285,9 @@ mod tests {
         assert!(slow.rows(true, Some(RATE)).iter().all(|row| row.target.is_none()), "no flood");
         assert!(slow.rows(true, None).iter().all(|row| row.target.is_some()));
         assert_eq!((median.failures, median.system.as_str()), (2, "vestibule, XDP"));
-        assert_eq!(late.note, "299,000 answered a second; 2 of 200 connections failed; 2 x refused");
+        assert_eq!(
+            late.note,
+            "from 65,536 sources, on another device than the client's; 299,000 answered a second; XDP answered 190 of the client's 200 SYNs; 2 of its connections failed; 2 x refused"
+        );
     }
 }
