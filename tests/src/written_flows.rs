@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use common::maps::address::{Address, Port};
+use common::maps::backend::DELIVERY_DNAT;
 use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow, Reply};
 use common::maps::listener::{AddressRole, ROLE_SOURCE};
 use common::maps::source::{Share, ShareKey};
@@ -87,14 +88,23 @@ struct Model {
 }
 
 impl Model {
+    fn new(client: ClientTuple, flow: Flow) -> Self {
+        Self { client, flow, used: HashSet::new(), turn: 0, count: 0 }
+    }
+
     /// Returns the addresses that connections have beside that of the open one, as of a node whose own was another one before.
     fn further_sources(&self) -> impl Iterator<Item = Address> + use<> {
         let own = self.flow.nat.source;
         (1..self.turn.div_ceil(TAKEN_MAX)).map(move |nth| further(own, nth))
     }
 
-    /// Returns a four-tuple towards the backend that nobody has. Further sources than the connection's own are addresses after it.
-    fn nat(&mut self, draw: Draw) -> BackendTuple {
+    /// Returns a four-tuple towards the backend that nobody has: the client's own address and port where the backend sees them. Further
+    /// sources than the connection's own are addresses after it.
+    fn nat(&mut self, draw: Draw, client: &ClientTuple) -> BackendTuple {
+        if self.flow.connection.delivery == DELIVERY_DNAT {
+            let (source, source_port) = (client.client, client.client_port);
+            return BackendTuple { source, source_port, ..self.flow.nat };
+        }
         loop {
             let (source, turn) = (self.turn / TAKEN_MAX, self.turn % TAKEN_MAX);
             self.turn += 1;
@@ -122,57 +132,107 @@ pub struct Written {
     pub by_client: HashMap<Ipv4Addr, u32>,
 }
 
-/// Writes `count` flows with their NAT entries and the roles of their sources, and counts them to routes and sources. There must be an open connection to each backend
-/// port from `first` on, of `backends`. Of the flows, `behind` belong to each of the first two backends, the rest to any of the others.
-pub fn write(maps: &Maps, draw: Draw, first: u16, backends: u32, behind: u32, count: u32) -> Result<Written> {
-    ensure!(count < 1 << BITS && backends > 2 && 2 * behind < count, "{count} flows of {backends} backends");
-    let mut models = models(maps, first, backends)?;
-    let mut written = Written::default();
-    let mut shares: HashMap<ShareKey, u32> = HashMap::new();
-    let now = now_secs();
-    let (mut nats, mut flows) = (Vec::with_capacity(AT_ONCE), Vec::with_capacity(AT_ONCE));
-    for number in 0..count {
-        let backend = match number {
-            number if number < 2 * behind => number / behind,
-            number => 2 + draw.below(number, backends - 2),
-        };
-        let model = &mut models[backend as usize];
-        let (address, port) = draw.client(number);
+/// Writes many flows by one system call.
+struct Writer<'m> {
+    maps: &'m Maps,
+    draw: Draw,
+    now: u32,
+    nats: Vec<(BackendTuple, Reply)>,
+    flows: Vec<(ClientTuple, Flow)>,
+    shares: HashMap<ShareKey, u32>,
+    written: Written,
+}
+
+impl<'m> Writer<'m> {
+    fn new(maps: &'m Maps, draw: Draw) -> Self {
+        let (nats, flows) = (Vec::with_capacity(AT_ONCE), Vec::with_capacity(AT_ONCE));
+        let (shares, written) = (HashMap::new(), Written::default());
+        Self { maps, draw, now: now_secs(), nats, flows, shares, written }
+    }
+
+    /// Adds the flow of this number, a copy of the model.
+    fn add(&mut self, model: &mut Model, number: u32) -> Result<()> {
+        let (address, port) = self.draw.client(number);
         let client = ClientTuple {
             client: IpAddr::from(address).into(),
             client_port: Port::new(port),
             ..model.client
         };
-        let nat = model.nat(draw);
-        let seen_secs = now - draw.below(number ^ 0x00ff_00ff, IDLE_MAX.min(now));
-        nats.push((nat, Reply::to(&client, model.flow.connection.generation)));
-        flows.push((client, Flow { nat, seen_secs, ..model.flow }));
+        let nat = model.nat(self.draw, &client);
+        let seen_secs = self.now - self.draw.below(number ^ 0x00ff_00ff, IDLE_MAX.min(self.now));
+        self.nats.push((nat, Reply::to(&client, model.flow.connection.generation)));
+        self.flows.push((client, Flow { nat, seen_secs, ..model.flow }));
         model.count += 1;
-        *written.by_client.entry(address).or_default() += 1;
-        *shares.entry(ShareKey::of(&client, model.flow.connection.route)).or_default() += 1;
-        if flows.len() == AT_ONCE || number + 1 == count {
-            maps.nats.put_all(&nats)?;
-            maps.flows.put_all(&flows)?;
-            nats.clear();
-            flows.clear();
+        *self.written.by_client.entry(address).or_default() += 1;
+        *self.shares.entry(ShareKey::of(&client, model.flow.connection.route)).or_default() += 1;
+        if self.flows.len() == AT_ONCE { self.put() } else { Ok(()) }
+    }
+
+    fn put(&mut self) -> Result<()> {
+        if self.flows.is_empty() {
+            return Ok(());
         }
+        self.maps.nats.put_all(&self.nats)?;
+        self.maps.flows.put_all(&self.flows)?;
+        self.nats.clear();
+        self.flows.clear();
+        Ok(())
     }
-    let shares: Vec<_> =
-        shares.into_iter().map(|(key, flows)| (key, Share { flows, connecting: 0 })).collect();
-    for some in shares.chunks(AT_ONCE) {
-        maps.shares.put_all(some)?;
+
+    /// Writes the rest, the roles of the sources, and the counts of routes and sources.
+    fn end(mut self, models: &[Model]) -> Result<Written> {
+        self.put()?;
+        let maps = self.maps;
+        let shares: Vec<_> =
+            self.shares.into_iter().map(|(key, flows)| (key, Share { flows, connecting: 0 })).collect();
+        for some in shares.chunks(AT_ONCE) {
+            maps.shares.put_all(some)?;
+        }
+        for source in models.iter().flat_map(Model::further_sources) {
+            let flags = maps.addresses.look_up(&source)?.unwrap_or_default().flags | ROLE_SOURCE;
+            maps.addresses.put(&source, &AddressRole { flags })?;
+        }
+        for model in models {
+            let route = model.flow.connection.route;
+            let mut counters = maps.route_counters.look_up(&route)?.context("the route has no counters")?;
+            counters.flows += model.count;
+            maps.route_counters.put(&route, &counters)?;
+        }
+        Ok(self.written)
     }
-    for source in models.iter().flat_map(Model::further_sources) {
-        let flags = maps.addresses.look_up(&source)?.unwrap_or_default().flags | ROLE_SOURCE;
-        maps.addresses.put(&source, &AddressRole { flags })?;
+}
+
+/// Writes `count` flows with their NAT entries and the roles of their sources, and counts them to routes and sources. There must be an
+/// open connection to each backend port from `first` on, of `backends`. Of the flows, `behind` belong to each of the first two backends,
+/// the rest to any of the others.
+pub fn write(maps: &Maps, draw: Draw, first: u16, backends: u32, behind: u32, count: u32) -> Result<Written> {
+    ensure!(count < 1 << BITS && backends > 2 && 2 * behind < count, "{count} flows of {backends} backends");
+    let mut models = models(maps, first, backends)?;
+    let mut writer = Writer::new(maps, draw);
+    for number in 0..count {
+        let backend = match number {
+            number if number < 2 * behind => number / behind,
+            number => 2 + draw.below(number, backends - 2),
+        };
+        writer.add(&mut models[backend as usize], number)?;
     }
-    for model in models {
-        let route = model.flow.connection.route;
-        let mut counters = maps.route_counters.look_up(&route)?.context("the route has no counters")?;
-        counters.flows += model.count;
-        maps.route_counters.put(&route, &counters)?;
+    writer.end(&models)
+}
+
+/// Writes the flows of these numbers as [`write`] does, copies of the open connection with this key, which is the only one to its
+/// backend. Returns their delivery.
+pub fn write_behind(maps: &Maps, draw: Draw, of: &ClientTuple, numbers: Range<u32>) -> Result<u8> {
+    ensure!(numbers.end < 1 << BITS, "{} flows are too many", numbers.end);
+    let flow = maps.flows.look_up(of)?.context("no flow has this key")?;
+    ensure!(flow.connection.state == FLOW_ESTABLISHED, "the connection is not open");
+    let mut model = Model::new(*of, flow);
+    model.used.insert(flow.nat.source_port.number());
+    let mut writer = Writer::new(maps, draw);
+    for number in numbers {
+        writer.add(&mut model, number)?;
     }
-    Ok(written)
+    writer.end(&[model])?;
+    Ok(flow.connection.delivery)
 }
 
 /// Finds an open connection to each backend.
@@ -183,8 +243,10 @@ fn models(maps: &Maps, first: u16, backends: u32) -> Result<Vec<Model>> {
         if flow.connection.state == FLOW_ESTABLISHED
             && let Some(model) = found.get_mut(place)
         {
-            let new = || Model { client: *client, flow: *flow, used: HashSet::new(), turn: 0, count: 0 };
-            model.get_or_insert_with(new).used.insert(flow.nat.source_port.number());
+            model
+                .get_or_insert_with(|| Model::new(*client, *flow))
+                .used
+                .insert(flow.nat.source_port.number());
         }
     })?;
     let missing = found.iter().filter(|model| model.is_none()).count();
@@ -194,6 +256,8 @@ fn models(maps: &Maps, first: u16, backends: u32) -> Result<Vec<Model>> {
 
 #[cfg(test)]
 mod tests {
+    use common::maps::flow::Connection;
+
     use super::*;
 
     #[test]
@@ -224,9 +288,10 @@ mod tests {
         let nat =
             BackendTuple { source_port: Port::new(Draw::new(7).source_port(3)), ..BackendTuple::zeroed() };
         let flow = Flow { nat, ..Flow::zeroed() };
-        let used = HashSet::from([nat.source_port.number()]);
-        let mut model = Model { client: ClientTuple::zeroed(), flow, used, turn: 0, count: 0 };
-        let taken: HashSet<_> = (0..100_000).map(|_| model.nat(Draw::new(7))).collect();
+        let mut model = Model::new(ClientTuple::zeroed(), flow);
+        model.used.insert(nat.source_port.number());
+        let taken: HashSet<_> =
+            (0..100_000).map(|_| model.nat(Draw::new(7), &ClientTuple::zeroed())).collect();
         assert!(taken.len() == 100_000 && !taken.contains(&nat), "none twice, and none that is open");
         let own = taken.iter().filter(|taken| taken.source == nat.source);
         assert_eq!(own.count() as u32, TAKEN_MAX - 1);
@@ -234,5 +299,16 @@ mod tests {
         let known = model.further_sources().chain([nat.source]).collect();
         assert_eq!(sources, known, "replies to each are known");
         assert!(taken.iter().all(|taken| SOURCE_PORTS.contains(&taken.source_port.number().into())));
+    }
+
+    #[test]
+    fn a_backend_that_sees_its_clients_has_their_own_addresses() {
+        let connection = Connection { delivery: DELIVERY_DNAT, ..Connection::zeroed() };
+        let mut model = Model::new(ClientTuple::zeroed(), Flow { connection, ..Flow::zeroed() });
+        let client = ClientTuple { client_port: Port::new(7), ..ClientTuple::zeroed() };
+        for _ in 0..2 {
+            assert_eq!(model.nat(Draw::new(7), &client).source_port.number(), 7);
+        }
+        assert_eq!(model.further_sources().count(), 0);
     }
 }

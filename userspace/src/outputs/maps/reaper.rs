@@ -327,10 +327,11 @@ impl<E: Ender> Duty<E> {
         let is_time = self.tick.is_multiple_of(walked::every_secs(&settings));
         let need = self.need();
         if self.walked.calls_for_next(is_time, need) {
-            self.walked = Walked::during(|| report("time limit", self.expirer.sweep_flows(&settings)));
+            self.walked =
+                Walked::during("time limit", |why| report(why, self.expirer.sweep_flows(&settings)));
         }
         if self.left.calls_for_next(is_time, Need::Limits) {
-            self.left = Walked::during(|| report("left over", self.expirer.sweep_left(&settings)));
+            self.left = Walked::during("left over", |why| report(why, self.expirer.sweep_left(&settings)));
         }
         if self.tick % INTERVAL_SECS == 1 {
             match self.expirer.route_counters() {

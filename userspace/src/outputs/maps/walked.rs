@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use common::maps::settings::Settings;
 use tokio::time::Instant;
+use tracing::debug;
 
 use crate::dataplane::held::WALK_SECS;
 use crate::dataplane::read::thread_ns;
@@ -46,15 +47,16 @@ pub(super) struct Walked {
 }
 
 impl Walked {
-    /// Carries out the check.
-    pub(super) fn during<T>(check: impl FnOnce() -> T) -> Self {
-        let begun = thread_ns();
-        check();
-        Self {
-            ended: Some(Instant::now()),
-            took: Duration::from_nanos(thread_ns() - begun),
-            is_awaited: false,
+    /// Carries out the check, which is given `why`, and logs what it took if that is not little.
+    pub(super) fn during<T>(why: &'static str, check: impl FnOnce(&'static str) -> T) -> Self {
+        let (begun, begun_ns) = (Instant::now(), thread_ns());
+        check(why);
+        let took = Duration::from_nanos(thread_ns() - begun_ns);
+        if took >= SHORT {
+            let (elapsed_ms, cpu_ms) = (begun.elapsed().as_millis(), took.as_millis());
+            debug!(elapsed_ms, cpu_ms, "checked: {why}");
         }
+        Self { ended: Some(Instant::now()), took, is_awaited: false }
     }
 
     /// Whether to check now, where it `is_time` for it or room has to be made. What is put off is done as soon as it may be.
@@ -113,7 +115,7 @@ mod tests {
         let mut other = Walked::took(2_000, 48_000);
         assert!(!other.calls_for_next(false, Limits), "it is not time");
         assert!(other.calls_for_next(false, Room), "room has to be made");
-        assert!(!Walked::during(|| ()).is_awaited);
+        assert!(!Walked::during("", drop).is_awaited);
     }
 
     /// They took between 2.1 and 4.3 s on two machines. With what else the daemon does, it is to be less than a twentieth.
@@ -127,10 +129,10 @@ mod tests {
 
     #[test]
     fn a_check_takes_as_long_as_it_has_a_cpu() {
-        let waited = Walked::during(|| std::thread::sleep(Duration::from_millis(100)));
+        let waited = Walked::during("", |_| std::thread::sleep(Duration::from_millis(100)));
         assert!(waited.took < Duration::from_millis(50), "{waited:?}");
         let begun = thread_ns();
-        let worked = Walked::during(|| while thread_ns() - begun < 20_000_000 {});
+        let worked = Walked::during("", |_| while thread_ns() - begun < 20_000_000 {});
         assert!(worked.took >= Duration::from_millis(20), "{worked:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Millions of flows in the maps, 10,000 of them of connections that are open: what new connections, the daemon at rest, removals and
 //! `vestibule flows` cost among them.
 
+use std::mem::take;
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -8,13 +9,13 @@ use std::time::{Duration, Instant};
 use ::tests::written_flows::{self, Draw, Written};
 use ::tests::{copies, daemon::Daemon};
 use anyhow::{Context, Result, bail, ensure};
-use common::reason::Reason;
 use load::order::{Order, Report, Task};
 use userspace::dataplane::pin::Pins;
 use userspace::dataplane::sizes::Sizes;
 use userspace::dataplane::{OBJECT, memory, read};
 use userspace::model::Settings;
 
+use super::behind::{self, SPARE, row};
 use super::carried::rows;
 use super::grouped;
 use super::routes::most_memory;
@@ -22,8 +23,8 @@ use crate::greeting;
 use crate::rig::{SERVERS, WIRE};
 use crate::rounds::{Effort, per_cpu_second, turns};
 use crate::stats::Median;
+use crate::system::Bench;
 use crate::system::vestibule::{self, Format};
-use crate::system::{Bench, System};
 use crate::table::{Row, Target};
 
 /// Routes, each with one backend.
@@ -35,8 +36,6 @@ const EACH: u32 = REAL / 2;
 const BEHIND: u32 = 100_000;
 /// Two checks of all flows are less far apart.
 const WALKS_WITHIN: Duration = Duration::from_secs(240);
-/// The longest that a removal may take.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Where the tuples are drawn from.
 const SEED: u32 = 0x2026_1129;
 /// What is left for all else, in bytes.
@@ -48,6 +47,15 @@ struct Filled {
     /// All of them.
     flows: u32,
     written: Written,
+}
+
+impl Filled {
+    /// Where its flows are from.
+    fn origin(&self) -> String {
+        let hours = Settings::default().idle_timeout.as_secs() / 3600;
+        let sources = grouped(self.written.by_client.len() as f64);
+        format!("seed {SEED:#x}; {sources} sources; {TENANTS} routes; idleTimeout {hours} h")
+    }
 }
 
 /// Returns the systems that are measured: their flows, and what their maps have room for. First the same maps with few flows, then those
@@ -74,19 +82,18 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     need(&wanted)?;
     let mut filled = wanted.into_iter().map(|(flows, max)| fill(flows, max)).collect::<Result<Vec<_>>>()?;
     let mut all = connect(&mut filled, effort)?;
+    if let (Some(row), Some(many)) = (all.first_mut(), filled.get(1)) {
+        row.note = [many.origin(), take(&mut row.note)].join("; ").trim_end_matches("; ").to_owned();
+    }
     all.extend(at_rest(&mut filled, effort)?);
     let [_, many, ..] = &mut filled[..] else { return Ok(all) };
     all.push(shown(many)?);
     check_held(many)?;
     let behind = BEHIND.min(effort.flows / 4);
-    let text = text(max_flows);
-    let moved = text.replacen(
-        &format!("\"port\":{}", SERVERS.port()),
-        &format!("\"port\":{}", SERVERS.port() + 2),
-        1,
-    );
-    all.push(removed(many, "backend", &moved, behind)?);
-    all.push(removed(many, "route", &without_route(&moved)?, behind)?);
+    let mut writing = behind::Writing { draw: Draw::new(SEED), next: many.flows - REAL, each: behind };
+    for removal in behind::removals(&text(max_flows), TENANTS)? {
+        all.push(removal.row(&mut many.bench, many.flows, effort, &mut writing)?);
+    }
     let daemon = many.bench.daemon().context("the system is ours")?;
     let peak = most_memory(daemon)? * 1e3;
     all.push(row(many.flows, "memory of the daemon at most, MB", Median::one(peak), "MB", None));
@@ -118,17 +125,10 @@ fn text(max_flows: u32) -> String {
     text.replacen("\"maxNames\"", &format!("\"maxFlows\":{max_flows},\"maxNames\""), 1)
 }
 
-/// Returns the file without its second route.
-fn without_route(text: &str) -> Result<String> {
-    let at = |number: u32| text.find(&format!(",\n{{\"name\":\"tenant-{number}\""));
-    let (begin, end) = at(1).zip(at(2)).context("the file has no such routes")?;
-    Ok(format!("{}{}", &text[..begin], &text[end..]))
-}
-
 /// Starts a system, opens its connections, and writes the other flows.
 fn fill(flows: u32, max_flows: u32) -> Result<Filled> {
     let begun = Instant::now();
-    let mut bench = Bench::with_text(WIRE, TENANTS, TENANTS, &text(max_flows))?;
+    let mut bench = Bench::with_text(WIRE, TENANTS, TENANTS + SPARE, &text(max_flows))?;
     bench.title =
         Some(format!("vestibule, {} flows of {}", grouped(flows.into()), grouped(max_flows.into())));
     bench.check_congestion_control()?;
@@ -158,13 +158,6 @@ fn both(bench: &mut Bench, seed: u32, task: Task) -> Result<Report> {
     bench.rig.order(&orders)
 }
 
-fn row(flows: u32, what: &str, value: Median, unit: &str, target: Option<Target>) -> Row {
-    let figure = format!("{:.3} {unit}", value.value);
-    let (workload, system) =
-        (format!("{} flows: {what}", grouped(flows.into())), System::Vestibule.name().into());
-    Row { workload, system, figure, value: Some(value), target, failures: 0, note: String::new() }
-}
-
 /// New connections: the ratio to the system with few flows.
 fn connect(filled: &mut [Filled], effort: &Effort) -> Result<Vec<Row>> {
     let task = Task::Connect { slots: 32, milliseconds: effort.milliseconds };
@@ -187,10 +180,11 @@ fn at_rest(filled: &mut [Filled], effort: &Effort) -> Result<Vec<Row>> {
         filled.iter_mut().map(|filled| daemon(filled)?.cpu_time()).collect()
     };
     // From the end of a check of all flows to the end of the next but one: they are up to three minutes apart.
-    end_of_walk(&mut filled[1])?;
+    next_walk(&mut filled[1])?;
     let (before, begun) = (used(filled)?, Instant::now());
+    let mut walks = Vec::new();
     for _ in 0..if effort.quick { 1 } else { 2 } {
-        end_of_walk(&mut filled[1])?;
+        walks.push(next_walk(&mut filled[1])?);
     }
     let (after, passed) = (used(filled)?, begun.elapsed());
     let shares: Vec<Median> = before
@@ -206,23 +200,34 @@ fn at_rest(filled: &mut [Filled], effort: &Effort) -> Result<Vec<Row>> {
     let few = daemon(&mut filled[0])?.resident_bytes()? as f64 / 1e6;
     let mut resident = row(flows, "memory of the daemon at rest, MB", Median::one(bytes), "MB", None);
     resident.note = format!("at {} flows {few:.0} MB", grouped(REAL.into()));
-    Ok(vec![share, resident])
+    let [wall, cpu] =
+        [0, 1].map(|which| Median::of(&walks.iter().map(|took| took[which]).collect::<Vec<_>>()));
+    let mut walk = row(flows, "a walk over all flows, s", wall, "s", None);
+    walk.note = format!("{:.3} s of CPU; the time limits of connections, in one thread", cpu.value);
+    Ok(vec![share, resident, walk])
 }
 
-/// Waits until the daemon has used the better part of a CPU for a moment, and no more of it since.
-fn end_of_walk(filled: &mut Filled) -> Result<()> {
-    let (begun, step) = (Instant::now(), Duration::from_millis(200));
-    let mut walks = false;
+/// Waits for the end of the next check of all flows. Returns the seconds that it took, and those of a CPU.
+fn next_walk(filled: &mut Filled) -> Result<[f64; 2]> {
+    let daemon = daemon(filled)?;
+    let (begun, before) = (Instant::now(), walks(&daemon.log()).count());
     while begun.elapsed() < WALKS_WITHIN {
-        let before = daemon(filled)?.cpu_time()?;
-        sleep(step);
-        let is_busy = daemon(filled)?.cpu_time()? - before > step / 2;
-        if walks && !is_busy {
-            return Ok(());
+        sleep(Duration::from_millis(200));
+        if let Some(took) = walks(&daemon.log()).nth(before) {
+            return Ok(took);
         }
-        walks |= is_busy;
     }
-    bail!("the daemon did not look at all flows within {WALKS_WITHIN:?}")
+    bail!("the daemon did not look at all flows within {WALKS_WITHIN:?}, or does not log it (VESTIBULE_LOG)")
+}
+
+/// Returns what each check of all flows took, from the daemon's log.
+fn walks(log: &str) -> impl Iterator<Item = [f64; 2]> {
+    let seconds = |line: &str, field: &str| -> Option<f64> {
+        let (_, value) = line.split_once(field)?;
+        value.split_whitespace().next()?.parse::<f64>().ok().map(|milliseconds| milliseconds / 1e3)
+    };
+    let checks = log.lines().filter(|line| line.contains("checked: time limit"));
+    checks.filter_map(move |line| Some([seconds(line, "elapsed_ms=")?, seconds(line, "cpu_ms=")?]))
 }
 
 fn daemon(filled: &mut Filled) -> Result<&mut Daemon> {
@@ -264,57 +269,15 @@ fn check_held(filled: &mut Filled) -> Result<()> {
     Ok(())
 }
 
-/// Removes what `behind` flows depend on: with this file they do not have it any more.
-fn removed(filled: &mut Filled, what: &str, text: &str, behind: u32) -> Result<Row> {
-    let flows = filled.flows;
-    let daemon = daemon(filled)?;
-    let pins = Pins::new(daemon.pins());
-    let count = |reason: Reason| -> Result<u64> {
-        let all = read::reasons(&pins)?;
-        Ok(all.iter().find(|(counted, _)| *counted == reason).map_or(0, |(_, count)| *count))
-    };
-    let (before, unsent) = (count(Reason::ExpireRemoved)?, count(Reason::EmitCopyLost)?);
-    let (begun, used) = (Instant::now(), daemon.cpu_time()?);
-    let reloaded = daemon.reload_text(text)?;
-    while count(Reason::ExpireRemoved)? - before < u64::from(behind) {
-        ensure!(begun.elapsed() < PATIENCE, "not all of {behind} flows ended: {}", daemon.log());
-        sleep(Duration::from_millis(2));
-    }
-    let ended = begun.elapsed().as_secs_f64();
-    let what = format!("{} behind a {what}, which is removed, s", grouped(behind.into()));
-    let mut row = row(flows, &what, Median::one(ended), "s", Some(Target::AtMost(1.0)));
-    row.failures = count(Reason::EmitCopyLost)? - unsent;
-    row.note = format!(
-        "the file was in force after {:.0} ms; {:.2} s of CPU of the daemon's threads that still run",
-        reloaded.as_secs_f64() * 1e3,
-        (daemon.cpu_time()?.saturating_sub(used)).as_secs_f64()
-    );
-    // The second look at what was removed, and the walk that may be going on, are over by then.
-    sleep(Duration::from_secs(12));
-    let log = daemon.log();
-    let by_keys = |line: &str| Some(line.split_once("ended before the walk: removal ")?.1.to_owned());
-    let by_keys = log.lines().rev().find_map(by_keys).unwrap_or_else(|| "none".into());
-    row.note.push_str(&format!("; found by keys: {by_keys}"));
-    Ok(row)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_route_and_a_backend_are_taken_out_of_the_file() {
-        let whole = text(13_000_000);
-        let without = without_route(&whole).unwrap();
-        let names = |text: &str| -> Vec<String> {
-            let file: serde_json::Value = serde_json::from_str(text).unwrap();
-            let routes = file["routes"].as_array().unwrap();
-            routes.iter().map(|route| route["name"].as_str().unwrap().to_owned()).collect()
-        };
-        let (whole, without) = (names(&whole), names(&without));
-        assert_eq!(whole.len(), TENANTS as usize);
-        assert_eq!(without, whole.into_iter().filter(|name| name != "tenant-1").collect::<Vec<_>>());
-        assert!(text(13_000_000).contains("\"maxFlows\":13000000"));
+    fn what_a_walk_took_is_in_the_log() {
+        let log = "t DEBUG checked: time limit elapsed_ms=2070 cpu_ms=2010\nt DEBUG ended: time limit flows=1\n\
+                   t DEBUG checked: left over elapsed_ms=7 cpu_ms=7\nt DEBUG checked: time limit elapsed_ms=30 cpu_ms=20\n";
+        assert_eq!(walks(log).collect::<Vec<_>>(), [[2.07, 2.01], [0.03, 0.02]]);
     }
 
     #[test]

@@ -16,6 +16,8 @@ mod killed;
 mod removed;
 /// Clients beside a flood of SYNs.
 mod flooded;
+/// What many flows among millions depend on is removed.
+mod behind;
 /// Millions of flows in the maps.
 mod flows;
 
