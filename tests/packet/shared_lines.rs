@@ -1,5 +1,6 @@
 //! Which memory, that other CPUs use too, a packet of an established connection writes: the list in ARCHITECTURE.md, "At 64 cores".
-//! Maps with an element for each CPU are not looked at.
+//! Maps with an element for each CPU are not looked at. What is compared are the values before and after a packet: a store of the value that
+//! is there already takes the line, too, and is not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
@@ -9,7 +10,7 @@ use common::decide::source_port;
 use common::maps::address::Address;
 use common::maps::event::RouteCounters;
 use common::maps::flow::{
-    BackendTuple, Buffer, ClientTuple, Connection, End, Flow, HalfOpen, Pending, Reply, Slot,
+    BackendTuple, Buffer, ClientTuple, Connection, End, FLOW_FRAGMENTED, Flow, HalfOpen, Pending, Reply, Slot,
 };
 use common::maps::name;
 use common::maps::next_hop::{HOPS, Hop, age};
@@ -46,6 +47,9 @@ const BY_BACKEND: [Part; 2] = [
 const EACH_SECOND: [Part; 1] = [(name::FLOWS, offset_of!(Flow, seen_secs), 4)];
 /// What the first packet of each unit of 134 ms writes, too: in the flow, and at the next hop that all its flows share.
 const EACH_UNIT: [Part; 2] = [(name::FLOWS, offset_of!(Flow, hops), 8), (name::HOPS, 0, 8)];
+
+/// What each packet to a client writes, too, if routers may fragment it: one number for all such flows.
+const WHERE_FRAGMENTED: Part = (name::CURSORS, offset_of!(Cursors, identification), 4);
 
 /// Ids of listeners that are looked at: those of the tests are low.
 const LISTENERS: u32 = 64;
@@ -99,10 +103,10 @@ fn image(programs: &Programs) -> Image {
     image
 }
 
-/// Returns the parts of the list that differ. Panics if anything else does.
-fn written(before: &Image, after: &Image) -> BTreeSet<Part> {
+/// Returns the parts of the list, and of what is added to it, that differ. Panics if anything else does.
+fn written(before: &Image, after: &Image, added: &[Part]) -> BTreeSet<Part> {
     assert!(before.keys().eq(after.keys()), "elements were made or removed");
-    let listed = [&BY_CLIENT[..], &BY_BACKEND, &EACH_SECOND, &EACH_UNIT].concat();
+    let listed = [&BY_CLIENT[..], &BY_BACKEND, &EACH_SECOND, &EACH_UNIT, added].concat();
     let mut written = BTreeSet::new();
     for ((map, key), old) in before {
         let new = &after[&(*map, key.clone())];
@@ -128,7 +132,8 @@ fn begin_unit() {
     }
 }
 
-/// Returns what one packet with 100 new bytes writes: of the client or of its backend. `old`: the first one for a second.
+/// Returns what one packet with 100 new bytes writes: of the client or of its backend. `old`: the first one for a second. `added`: see
+/// [`written`].
 fn pass(
     programs: &mut Programs,
     open: Open,
@@ -136,6 +141,7 @@ fn pass(
     seq: u32,
     ack: u32,
     old: bool,
+    added: &[Part],
 ) -> BTreeSet<Part> {
     let flow = open.flow(programs);
     let (key, seen_secs) = (open.client.dial.tuple(), flow.seen_secs - u32::from(old));
@@ -148,7 +154,7 @@ fn pass(
     let before = image(programs);
     let device = if from_client { Device::Client } else { Device::Backend };
     assert_eq!(programs.ingress(device, &segment.bytes()).counted.len(), 1);
-    written(&before, &image(programs))
+    written(&before, &image(programs), added)
 }
 
 /// Asserts that packets of a connection that `begin` opens write what the list says and nothing else. `until`: bytes that its client has
@@ -168,7 +174,7 @@ fn assert_listed(mut programs: Programs, until: u32, begin: impl Fn(&mut Program
             for from_client in [false, true] {
                 begin_unit();
                 let (seq, ack) = if from_client { (client, backend) } else { (backend, client) };
-                let parts = pass(&mut programs, open, from_client, seq, ack, turn % 2 == 0);
+                let parts = pass(&mut programs, open, from_client, seq, ack, turn % 2 == 0, &[]);
                 let others = if from_client { &BY_BACKEND } else { &BY_CLIENT };
                 assert!(others.iter().all(|part| !parts.contains(part)), "{family:?}: {parts:?}");
                 seen.extend(parts);
@@ -230,6 +236,24 @@ fn nor_one_of_a_client_on_the_node() {
     });
 }
 
+#[test]
+fn one_that_routers_may_fragment_writes_the_next_identification_too() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let open = open(&mut programs, Family::V4);
+    open.backend.give(&mut programs, &open.backend_segment(0, HELLO));
+    let flow = open.flow(&programs);
+    let connection = Connection { flags: FLOW_FRAGMENTED, ..flow.connection };
+    programs.insert(name::FLOWS, open.client.dial.tuple(), Flow { connection, ..flow });
+    for turn in 0..3 {
+        let (client, backend) = (HELLO + 100 * turn, 100 * turn);
+        for (from_client, seq, ack) in [(true, client, backend), (false, backend, client + 100)] {
+            let parts = pass(&mut programs, open, from_client, seq, ack, false, &[WHERE_FRAGMENTED]);
+            assert_eq!(parts.contains(&WHERE_FRAGMENTED), !from_client, "{parts:?}");
+        }
+    }
+}
+
 /// It answers by cookie, or for nobody: all that it keeps is per CPU.
 #[test]
 fn what_xdp_answers_writes_no_shared_line() {
@@ -244,7 +268,8 @@ fn what_xdp_answers_writes_no_shared_line() {
                 programs.ingress(Device::Client, &other);
                 let before = image(&programs);
                 let outcome = programs.front(Device::Client, &frame);
-                assert_eq!(written(&before, &image(&programs)), BTreeSet::new(), "{family:?} {reason:?}");
+                let parts = written(&before, &image(&programs), &[]);
+                assert_eq!(parts, BTreeSet::new(), "{family:?} {reason:?}");
                 outcome.counted == [(reason, 1)]
             });
             assert!(is_answered, "{family:?} {reason:?}");
@@ -283,4 +308,30 @@ fn what_two_cpus_write_for_one_flow_is_in_one_line_or_two() {
         !own.is_disjoint(&next)
     });
     assert_eq!(shared.count(), 0, "the words of two flows never share a line");
+}
+
+/// Next hops that follow each other share lines, as every flow of a hop does its head.
+#[test]
+fn what_two_cpus_write_for_two_next_hops_may_be_in_one_line() {
+    let (_, head, bytes) = EACH_UNIT[1];
+    let size = size_of::<Hop>();
+    // The kernel rounds an element up to 8 bytes.
+    assert_eq!((size, size % 8, 8 * size % LINE), (40, 0, 0));
+    let line = |element: usize| (element * size + head) / LINE..=(element * size + head + bytes - 1) / LINE;
+    assert!((0..8).all(|element| line(element).count() == 1), "a head is in one line");
+    assert_eq!((0..8).filter(|element| line(*element) == line(element + 1)).count(), 3, "of eight pairs");
+}
+
+/// What connections that begin or end write is in other lines than the number that packets to be fragmented take.
+#[test]
+fn the_identification_shares_no_line_with_what_new_connections_write() {
+    let (_, own, _) = WHERE_FRAGMENTED;
+    let others = [
+        offset_of!(Cursors, buffer),
+        offset_of!(Cursors, closed_head),
+        offset_of!(Cursors, closed_tail),
+        offset_of!(Cursors, generation),
+        offset_of!(Cursors, half_opens),
+    ];
+    assert!(others.iter().all(|other| own.abs_diff(*other) >= LINE), "{own}: {others:?}");
 }

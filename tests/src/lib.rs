@@ -44,6 +44,8 @@ pub mod stop;
 pub mod at_once;
 /// BPF_PROG_TEST_RUN with its flags.
 mod test_run;
+/// What a run of a program takes.
+pub mod timed;
 /// What the kernel reports about their maps.
 mod map_facts;
 /// Their counters.

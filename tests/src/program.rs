@@ -357,7 +357,7 @@ pub(crate) fn run_once(
     (verdict, packet)
 }
 
-fn descriptor(program: &Program) -> Result<&ProgramFd> {
+pub(crate) fn descriptor(program: &Program) -> Result<&ProgramFd> {
     Ok(match program {
         Program::SchedClassifier(program) => program.fd()?,
         Program::Xdp(program) => program.fd()?,

@@ -51,17 +51,34 @@ pub(crate) fn test_run(
         flags,
         ..Arguments::default()
     };
-    // SAFETY: the arguments have the kernel's layout, and their addresses are those of the slices, which live through the call.
+    call(&mut arguments)?;
+    Ok((arguments.answer, arguments.length_out as usize))
+}
+
+/// Runs the program once on a frame, as [`test_run`] does. Returns what the program returned, and the nanoseconds that it took.
+pub(crate) fn timed(program: BorrowedFd<'_>, frame: &[u8], context: &[u8]) -> io::Result<(u32, u32)> {
+    let mut arguments = Arguments {
+        program: program.as_raw_fd(),
+        length: frame.len() as u32,
+        data: frame.as_ptr() as u64,
+        context_length: context.len() as u32,
+        context: context.as_ptr() as u64,
+        ..Arguments::default()
+    };
+    call(&mut arguments)?;
+    Ok((arguments.answer, arguments.duration))
+}
+
+/// The addresses in the arguments must be those of slices that live through the call.
+fn call(arguments: &mut Arguments) -> io::Result<()> {
+    // SAFETY: the arguments have the kernel's layout, and what their addresses lead to lives through the call, as both callers see to.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_bpf,
             PROG_TEST_RUN,
-            &raw mut arguments,
+            &raw mut *arguments,
             size_of::<Arguments>() as libc::c_uint,
         )
     };
-    if answer < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((arguments.answer, arguments.length_out as usize))
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -20,6 +20,8 @@ mod flooded;
 mod behind;
 /// Millions of flows in the maps.
 mod flows;
+/// A cache line that two CPUs write.
+mod lines;
 
 use anyhow::{Result, ensure};
 
@@ -32,7 +34,7 @@ type Workload = (&'static str, fn(&Effort) -> Result<Vec<Row>>);
 /// The number of [`WORKLOADS`], from the first, that all systems carry, including an old build.
 const CARRIED: usize = 6;
 
-const WORKLOADS: [Workload; 17] = [
+const WORKLOADS: [Workload; 18] = [
     ("connect", carried::connect),
     ("connect-long", carried::connect_long),
     ("ask", carried::ask),
@@ -50,6 +52,7 @@ const WORKLOADS: [Workload; 17] = [
     ("answer", answered::measure),
     ("flood", flooded::measure),
     ("flows", flows::measure),
+    ("lines", lines::measure),
 ];
 
 /// The rows of a workload, by its name.
