@@ -12,6 +12,32 @@ fn folder() -> PathBuf {
 
 /// Scripts without a SYN that XDP answers: it leaves those of TCP listeners to TCX.
 const BY_TCX: &[&str] = &["ecn_tcp_listener", "fast_open_tcp_listener", "half_open_rst"];
+/// Scripts in which every IPv4 SYN is shorter than its answer of 74 bytes, and so may have no room behind it: the device that plays it rounds
+/// frames up to 64 bytes. Those of IPv6 always have.
+const SHORT: &[&str] = &[
+    "backend_time_wait",
+    "challenge_ack",
+    "client_without_options",
+    "ecn",
+    "fast_open",
+    "header_of_20_bytes",
+    "keep_alives_over_hours",
+    "mss_536",
+    "off_path_fin",
+    "off_path_rst",
+    "off_path_syn",
+    "off_path_waiting_hello",
+    "orphan",
+    "owed_bytes_and_an_early_answer",
+    "port_reused_other_tenant",
+    "port_reused_other_tenant_at_once",
+    "port_reused_same_tenant",
+    "ports_used_up",
+    "sequence_wrap",
+    "simultaneous_close",
+    "urgent_data",
+    "window_of_few_bytes",
+];
 /// A unit of time may end before any SYN of a script.
 const TRIES: u32 = 10;
 
@@ -23,9 +49,16 @@ fn play(name: &str) {
         played.unwrap_or_else(|error| panic!("{hooks:?}: {error:#}"))
     };
     assert_eq!(by(Hooks::Tcx), [0; 2]);
-    // An IPv4 SYN shorter than its answer may have no room behind it at the device that plays it: those of IPv6 always have.
-    let is_answered = (0..TRIES).any(|_| by(Hooks::XdpAndTcx)[1] > 0);
-    assert_eq!(is_answered, !BY_TCX.contains(&name), "whether XDP answers a SYN of it");
+    let (is_by_xdp, is_short) = (!BY_TCX.contains(&name), SHORT.contains(&name));
+    let mut answered = [false; 2];
+    for _ in 0..TRIES {
+        let now = by(Hooks::XdpAndTcx).map(|count| count > 0);
+        answered = [answered[0] || now[0] || is_short, answered[1] || now[1]];
+        if answered == [true; 2] {
+            break;
+        }
+    }
+    assert_eq!(answered, [is_by_xdp; 2], "whether XDP answers a SYN of it, of IPv4 and of IPv6");
 }
 
 macro_rules! scripts {

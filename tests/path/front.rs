@@ -587,7 +587,8 @@ fn assert_refused_while(scene: &Scene, command: &str, undo: &str, why: &str) {
     let said = || scene.daemon.log().contains(&format!("XDP is not used on it: {why}"));
     assert!(eventually(Duration::from_secs(2), said), "{}", scene.daemon.log());
     scene.lab.balancer.ip(undo).unwrap();
-    assert!(eventually(Duration::from_secs(5), || attached(&scene.lab).is_some()), "{}", scene.daemon.log());
+    let is_back = || xdp_in_driver(scene.daemon.pins(), &scene.lab.balancer, CLIENT_DEVICE).is_ok();
+    assert!(eventually(Duration::from_secs(5), is_back), "{}", scene.daemon.log());
 }
 
 #[test]
@@ -613,5 +614,6 @@ fn names_of_no_device_and_unusable_devices_are_said() {
         let said = format!("settings.xdpDevices: XDP is not used on it: {why} (value \"{device}\")");
         assert!(log.contains(&said), "{log}");
     }
+    assert_eq!(xdp_on(&scene.lab.balancer, "lo").unwrap(), None, "the kernel shows it");
     Open::by_name(&scene, FAMILIES[0], &server_name(0)).assert_alive();
 }
