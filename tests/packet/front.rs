@@ -9,7 +9,9 @@ use common::maps::name;
 use common::maps::policy::POLICY_NOBODY;
 use common::maps::trace::TraceFilter;
 use common::reason::Reason;
-use tests::addresses::{BACKENDS, CLIENT_NET, FAMILIES, Family, TENANT_NETS, TLS_PORT, client, host, vip};
+use tests::addresses::{
+    BACKENDS, CLIENT_NET, FAMILIES, Family, TENANT_NETS, TLS_PORT, balancer, client, host, vip,
+};
 use tests::compare::assert_bytes;
 use tests::packet::{ETHERNET_BYTES, Segment, checksum, flag};
 use tests::program::{Outcome, Programs, Sizes, xdp_verdict};
@@ -606,6 +608,55 @@ fn what_is_dropped_is_looked_up_once_for_all_sources() {
             true
         });
         assert!(is_shown, "what is forged passes XDP");
+    }
+}
+
+/// A card in promiscuous mode receives what is for others. XDP finds the link address of its device by a look-up, and for what follows
+/// in the next hop that it remembers.
+#[test]
+fn what_is_addressed_to_another_host_passes_whatever_is_known() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let (own, other) = (syn(family), dial(family).port(1).syn().bytes());
+        let to_another = |mut frame: Vec<u8>| {
+            frame[5] ^= 1;
+            frame
+        };
+        let theirs = to_another(own.clone());
+        let mut malformed = theirs.clone();
+        malformed[tcp_at(family) + 13] = 0;
+        let is_shown = (0..100).any(|_| {
+            std::thread::sleep(tests::world::HOP_AGE);
+            let nothing_known = programs.front(Device::Client, &malformed);
+            programs.ingress(Device::Client, &other);
+            let unknown = programs.front(Device::Client, &theirs);
+            let before = programs.front(Device::Client, &own);
+            let known = programs.front(Device::Client, &theirs);
+            let after = programs.front(Device::Client, &own);
+            // Otherwise this is another unit of time already.
+            let is_shown = [&before, &after].iter().all(|answer| answer.verdict == xdp_verdict::TX);
+            if is_shown {
+                assert_unchanged(&nothing_known, &malformed, "nothing is known");
+                assert_unchanged(&unknown, &theirs, "no next hop is known");
+                assert_unchanged(&known, &theirs, "the next hop is known");
+            }
+            is_shown
+        });
+        assert!(is_shown, "XDP does not answer what is for its device");
+    }
+}
+
+#[test]
+fn what_is_for_an_address_of_the_node_that_is_no_vip_passes_unchanged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let mut segment = dial(family).syn();
+        // Replies of backends come to it.
+        segment.to.set_ip(balancer(family, TENANT_NETS[0]));
+        let frame = segment.bytes();
+        assert_unchanged(&front(&mut programs, family, &frame), &frame, "a source address");
     }
 }
 
