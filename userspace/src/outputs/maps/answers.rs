@@ -28,12 +28,21 @@ impl Device {
 /// How many frames must be lost while none is taken: one may be lost while a program at the other end is replaced.
 const MANY: u64 = 8;
 
+/// What was found of a device.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    sent: SentBack,
+    /// How many had been lost at the look after which others may have been.
+    lost: u64,
+    /// Whether a look has found frames lost and none taken since.
+    is_losing: bool,
+}
+
 /// What became of the frames that XDP sent back.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// What was found when the other end was last seen to take a frame, or looked at first; and whether an earlier look
-    /// has found frames lost and none taken since.
-    last: BTreeMap<Device, (SentBack, bool)>,
+    /// What was found when the other end was last seen to take a frame, or looked at first.
+    last: BTreeMap<Device, Found>,
     /// Devices whose other ends took none.
     lost: BTreeSet<Device>,
 }
@@ -54,9 +63,10 @@ impl Answers {
             on.filter_map(|device| ask(&device.name).map(|sent| (device, sent))).collect();
         let is_lost = |device: &Device, now: &SentBack| {
             let last = self.last.get(device);
-            // Two looks may follow each other at once, when a full queue has lost some.
-            last.is_some_and(|(last, again)| {
-                *again && now.taken == last.taken && now.lost.saturating_sub(last.lost) >= MANY
+            // What was lost at once, as while the program at the other end was replaced, is found by one look.
+            last.is_some_and(|Found { sent, lost, is_losing }| {
+                let finds_more = now.taken == sent.taken && now.lost > *lost;
+                *is_losing && finds_more && now.lost.saturating_sub(sent.lost) >= MANY
             })
         };
         let lost: Vec<Device> = now
@@ -64,9 +74,14 @@ impl Answers {
             .filter(|(device, now)| is_lost(device, now))
             .map(|(device, _)| device.clone())
             .collect();
-        let since = |device: Device, now: SentBack| match self.last.get(&device) {
-            Some((last, _)) if last.taken == now.taken => (device, (*last, now.lost > last.lost)),
-            _ => (device, (now, false)),
+        let since = |device: Device, now: SentBack| {
+            let found = match self.last.get(&device) {
+                Some(Found { sent, lost, is_losing }) if sent.taken == now.taken => {
+                    Found { sent: *sent, lost: now.lost, is_losing: *is_losing || now.lost > *lost }
+                }
+                _ => Found { sent: now, lost: now.lost, is_losing: false },
+            };
+            (device, found)
         };
         self.last = now.into_iter().map(|(device, now)| since(device, now)).collect();
         let before = self.lost.len();
@@ -116,15 +131,12 @@ mod tests {
         assert_eq!(found(&[(0, 9), (0, 9)]), [false, false], "of before it was attached, or quiet");
         assert_eq!(found(&[(0, 9), (1, 20)]), [false, false], "its queue was full");
         assert_eq!(found(&[(5, 9), (5, 10), (5, 16), (5, 17)]), [false, false, false, true], "many");
-        assert_eq!(
-            found(&[(0, 0), (0, 9), (0, 9), (0, 10)]),
-            [false, false, true, false],
-            "it is found once"
-        );
-        let idle = [(0, 0), (0, 0), (0, 9), (0, 9)];
-        assert_eq!(found(&idle), [false, false, false, true], "two looks that find losses");
+        let burst = [(0, 0), (0, 0), (0, 9), (0, 9), (0, 9)];
+        assert_eq!(found(&burst), [false; 5], "all were lost at once, and none were sent since");
+        let lost = [(0, 0), (0, 9), (0, 9), (0, 10), (0, 11)];
+        assert_eq!(found(&lost), [false, false, false, true, false], "two looks find losses, which is said once");
         assert_eq!(found(&[(0, 0), (0, 900), (1, 950), (1, 990)]), [false; 4], "it takes some");
-        let lost = [(0, 0), (0, 9), (0, 9)];
+        let lost = [(0, 0), (0, 9), (0, 18)];
         assert_eq!(looks(&lost, &same, &BTreeSet::new()).0, [false; 3], "XDP is not on it");
         let card = node(|link| link.is_veth = false);
         assert_eq!(looks(&lost, &card, &attached).0, [false; 3], "no veth");

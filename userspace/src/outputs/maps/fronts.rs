@@ -76,12 +76,13 @@ impl Hooks {
 
     /// Detaches XDP from devices whose other end takes nothing of what it answers. If `is_whole`, attaches it again to devices that lost
     /// it, and tries again what was refused when it is time to. Returns to how many devices, and what there is to say of it now; `None`:
-    /// there was nothing to do. To be called about each second.
+    /// there was nothing to do. `chosen` as in [`Self::follow`]. To be called about each second.
     pub(super) fn look_again(
         &mut self,
         is_whole: bool,
         names: &[Arc<str>],
         node: &Node,
+        chosen: &BTreeSet<u32>,
         programs: &mut Programs,
         pins: &Pins,
     ) -> Option<(usize, Vec<Problem>)> {
@@ -97,7 +98,7 @@ impl Hooks {
         if !is_unanswered && lost.is_empty() && !(is_whole && self.fronts.is_due()) {
             return None;
         }
-        let found = self.fronts.follow(names, node, &self.tcx, programs, pins);
+        let found = self.fronts.follow(names, node, &(&self.tcx & chosen), programs, pins);
         let is_back =
             |index: &&u32| self.fronts.last.as_ref().is_some_and(|last| last.attached.contains(*index));
         Some((lost.iter().filter(is_back).count(), found))
@@ -294,7 +295,6 @@ fn follow(
     mut attach: impl FnMut(u32) -> Result<(), Why>,
 ) -> Followed {
     let (mut attached, mut is_refused, mut problems) = (BTreeSet::new(), false, Vec::new());
-    let before = pins.front_devices().unwrap_or_default();
     for name in names {
         let had = match node.index(name) {
             None => Err(Why::Network("there is no device of this name here".to_owned(), REMOVE)),
@@ -305,7 +305,9 @@ fn follow(
         };
         if let Err(why) = had {
             is_refused |= !matches!(why, Why::Network(..));
-            let kept = node.index(name).filter(|index| why.is_passing() && before.contains(index));
+            // What `attach` has found not to be ours, or not there any more, has no pin now.
+            let is_there = |index: &u32| pins.front_devices().is_ok_and(|devices| devices.contains(index));
+            let kept = node.index(name).filter(|index| why.is_passing() && is_there(index));
             attached.extend(kept);
             let what = match kept {
                 Some(_) => format!("XDP is left on it as it was: {why}"),
