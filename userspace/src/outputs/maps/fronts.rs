@@ -491,6 +491,13 @@ mod tests {
             assert_eq!(done.is_refused, !what.contains("br0"), "{what}: it is tried again");
             drop(std::fs::remove_file(&pin));
         }
+        // One that is not on the device any more is unpinned before another link is tried.
+        std::fs::write(pins.front(2), "").unwrap();
+        let done = follow((&names, &Answers::default()), &node, &pins, |index| {
+            std::fs::remove_file(pins.front(index)).unwrap();
+            Err(refused(libc::ENOMEM))
+        });
+        assert!(done.attached.is_empty() && done.problems[0].what.contains("is not used on it"));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
