@@ -120,6 +120,7 @@ reasons! {
     75 ForwardTrial "forward" "reset_on_trial" "RST ahead of what the other end acknowledged; passed on, and the other end is asked";
     76 ForwardUnfit "forward" "reset_unfit" "RST at a number that ends nothing; passed on";
     77 ForwardChanged "forward" "changed" "the connection changed while a backend's segment was handled; dropped, the backend repeats";
+    78 ForwardUnreported "forward" "trial_unreported" "no room to report a flow on trial to the daemon, whose next walk over all flows finds it (event)";
 
     80 EmitNoRoute "emit" "no_route" "no route to the destination; dropped";
     81 EmitTooBig "emit" "too_big" "ICMP or a segment of ours is larger than the device's MTU; dropped";

@@ -243,14 +243,20 @@ fn half_of_the_ring_is_left_for_evictions() {
     let client = open.client.dial.tuple();
     programs.trials();
     // As many records as fit, each of 40 bytes behind a header of 8.
+    let rst = open.client_segment(HELLO + 100, 0).rst();
+    let mut unreported = 0;
     for _ in 0..262_144 / 48 + 1 {
-        again(&mut programs, open, From::Client);
+        let counted = open.client.give(&mut programs, &rst).counted;
+        assert!(counted.contains(&(Reason::ForwardTrial, 1)), "{counted:?}");
+        unreported += usize::from(counted.contains(&(Reason::ForwardUnreported, 1)));
         let mut flow = open.flow(&programs);
         flow.connection.flags &= !FLOW_CLIENT_ON_TRIAL;
         programs.insert(name::FLOWS, client, flow);
     }
     let reported = programs.trials().len();
     assert!((2_700..2_740).contains(&reported), "{reported} of 5,461");
+    // The first one finds it on trial already.
+    assert_eq!(reported + unreported, 262_144 / 48, "each one is reported, or counted");
     assert_eq!(open.flow(&programs).connection.flags & FLOW_CLIENT_ON_TRIAL, 0);
     again(&mut programs, open, From::Client);
     assert_eq!(programs.trials(), [client], "once there is room");

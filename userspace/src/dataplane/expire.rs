@@ -204,7 +204,6 @@ impl Expirer {
 
     /// Takes up a flow that a RST put on trial. The walks find what was not reported.
     pub fn take_up(&mut self, client: &ClientTuple) -> Result<(), ExpireError> {
-        self.reports.received();
         if let Some(flow) = self.maps.flows.look_up(client)? {
             self.trials.note(client, &flow);
         }

@@ -7,33 +7,58 @@ use super::pin::Pins;
 use super::read::Counter;
 use super::table::TableError;
 
-/// What was counted and received since the last walk over all flows, which finds every flow on trial.
+/// The reports that the programs counted as lost since the last walk over all flows began, which finds every flow on trial.
 #[derive(Debug)]
 pub(super) struct Reports {
     counter: Counter,
-    /// The RSTs on trial when the walk began.
-    counted: u64,
-    received: u64,
+    lost: Lost,
+}
+
+/// A count of lost reports that only grows.
+#[derive(Debug, Default)]
+struct Lost {
+    at_begin: u64,
+}
+
+impl Lost {
+    fn begin(&mut self, lost: u64) {
+        self.at_begin = lost;
+    }
+
+    fn has_grown(&self, lost: u64) -> bool {
+        lost != self.at_begin
+    }
 }
 
 impl Reports {
     pub(super) fn open(pins: &Pins) -> Result<Self, TableError> {
-        Ok(Self { counter: Counter::open(pins, Reason::ForwardTrial)?, counted: 0, received: 0 })
+        Ok(Self { counter: Counter::open(pins, Reason::ForwardUnreported)?, lost: Lost::default() })
     }
 
     /// Begins a walk.
     pub(super) fn begin(&mut self) -> Result<(), TableError> {
-        (self.counted, self.received) = (self.counter.read()?, 0);
+        self.lost.begin(self.counter.read()?);
         Ok(())
     }
 
-    /// Notes a report.
-    pub(super) fn received(&mut self) {
-        self.received += 1;
-    }
-
-    /// Whether more RSTs were put on trial than were reported. So it is, too, where one was repeated, and until the last report is here.
+    /// Whether a report was lost since the walk began: it may have passed that flow before.
     pub(super) fn are_lost(&self) -> Result<bool, TableError> {
-        Ok(self.counter.read()?.saturating_sub(self.counted) > self.received)
+        Ok(self.lost.has_grown(self.counter.read()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reports_lost_since_the_walk_began_call_for_another() {
+        let mut lost = Lost::default();
+        assert!(lost.has_grown(7), "by the programs before the daemon's first walk");
+        lost.begin(7);
+        assert!(!lost.has_grown(7));
+        assert!(lost.has_grown(8), "during the walk");
+        lost.begin(8);
+        assert!(!lost.has_grown(8));
     }
 }

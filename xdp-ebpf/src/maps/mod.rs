@@ -371,14 +371,15 @@ pub(crate) fn remove_share(key: &ShareKey) -> bool {
 
 verified! {
     /// Reports to the daemon that a RST put this client's flow on trial, as long as half of the ring is left for evictions: their clients
-    /// wait for a RST, while the daemon's next walk finds a flow on trial, too.
+    /// wait for a RST, while the daemon's next walk finds a flow on trial, too, and is made sooner for what is counted as lost here.
     pub(crate) fn report_trial as maps_report_trial(client: ClientTuple) -> () {
         let ring = ptr::from_ref(&EVICTIONS).cast_mut().cast();
         // SAFETY: the address of the static is that of the map, for the kernel's verifier too, which the library has no method for.
         let unread = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
-        if unread < EVICTIONS_BYTES as u64 / 2 {
-            let _ = EVICTIONS.output_untyped(&*client, 0);
+        if unread < EVICTIONS_BYTES as u64 / 2 && EVICTIONS.output_untyped(&*client, 0).is_ok() {
+            return;
         }
+        count_event(Reason::ForwardUnreported);
     }
 }
 
