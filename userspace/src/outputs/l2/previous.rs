@@ -7,6 +7,7 @@ use common::decide::previous::CLOSED_NS;
 use common::maps::announced::AnnouncedKey;
 use common::maps::name;
 use common::maps::previous::{Peer, PeerKey, Previous as Entry};
+use common::maps::segment::PRESENT_NS;
 use tracing::warn;
 
 use super::kernel::key;
@@ -100,6 +101,13 @@ impl Known for Pinned {
     }
 }
 
+/// Whether an entry that the programs have says already what `peer` would. To put it all the same would bring back that the node is attended,
+/// just as a program finds its agent dead.
+fn stays(was: &Peer, peer: &Peer, now_ns: u64) -> bool {
+    let is_present = was.last_ns() != 0 && now_ns.saturating_sub(was.last_ns()) <= PRESENT_NS;
+    peer.is_attended() && was.is_attended() && was.link == peer.link && is_present
+}
+
 /// Who announced what before.
 pub(super) struct PreviousOwners<K = Pinned> {
     known: K,
@@ -159,10 +167,14 @@ impl<K: Known> PreviousOwners<K> {
             .named
             .get(&(device, node))
             .map_or(0, |named| named - usize::from(self.index.nodes.get(on_device) == Some(&node)));
-        let was_attended = others == 0 || self.known.peer(&key)?.is_none_or(|peer| peer.is_attended());
+        let was = self.known.peer(&key)?;
+        let was_attended = others == 0 || was.is_none_or(|peer| peer.is_attended());
         let peer =
             Peer::new(if is_alive { now_ns } else { 0 }, is_alive && is_attended && was_attended, link);
-        let stored = self.known.put_peer(&key, &peer);
+        let stored = match was.is_some_and(|was| stays(&was, &peer, now_ns)) {
+            true => Ok(()),
+            false => self.known.put_peer(&key, &peer),
+        };
         let entry = Entry { epoch, since_ns: now_ns, node, closed_ns: 0 };
         if let Err(error) = stored.and_then(|()| self.known.put_owner(on_device, &entry)) {
             warn!(%error, device, %address, "connections that are open at the node that announced the address before are reset");
@@ -221,6 +233,8 @@ impl<K: Known> PreviousOwners<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
     use std::net::IpAddr;
 
     #[test]
@@ -246,6 +260,17 @@ mod tests {
         peers: BTreeMap<PeerKey, Peer>,
         /// The map of owners takes nothing.
         is_full: bool,
+        /// A program finds the agent of a node dead whenever it was looked up here.
+        finds_dead: bool,
+        /// The nodes that were found so since they were put.
+        found_dead: RefCell<BTreeSet<PeerKey>>,
+    }
+
+    impl Fake {
+        /// What the programs read.
+        fn is_attended(&self, key: &PeerKey) -> bool {
+            self.peers[key].is_attended() && !self.found_dead.borrow().contains(key)
+        }
     }
 
     impl Known for Fake {
@@ -272,10 +297,14 @@ mod tests {
         }
 
         fn peer(&self, key: &PeerKey) -> Result<Option<Peer>, TableError> {
+            if self.finds_dead {
+                self.found_dead.borrow_mut().insert(*key);
+            }
             Ok(self.peers.get(key).copied())
         }
 
         fn put_peer(&mut self, key: &PeerKey, peer: &Peer) -> Result<(), TableError> {
+            self.found_dead.borrow_mut().remove(key);
             self.peers.insert(*key, *peer);
             Ok(())
         }
@@ -347,6 +376,30 @@ mod tests {
         // One more does not take it away.
         owners.keep(&at(2), 6, owned_before(7), 4 * SECOND).unwrap();
         assert!(is_attended(&owners));
+    }
+
+    /// A second address moves from it at this moment.
+    #[test]
+    fn a_node_whose_agent_a_program_finds_dead_meanwhile_stays_unattended() {
+        let key = PeerKey::new(7, 2);
+        let mut owners = none();
+        owners.keep(&at(1), 5, owned_before(7), SECOND).unwrap();
+        owners.known.finds_dead = true;
+        owners.keep(&at(2), 5, owned_before(7), SECOND + PRESENT_NS).unwrap();
+        assert!(!owners.known.is_attended(&key));
+        assert_eq!(entry(&owners, &at(2)).unwrap().node, 7);
+        owners.known.finds_dead = false;
+        // What is not as before is put: another link address, or one that was away, or is.
+        for (link, is_alive, now_ns) in
+            [([2, 0, 0, 0, 0, 8], true, 2 * SECOND), (LINK, true, 9 * SECOND), (LINK, false, 9 * SECOND)]
+        {
+            let mut owners = none();
+            owners.keep(&at(1), 5, owned_before(7), SECOND).unwrap();
+            let again = Previous { link, is_alive, ..owned_before(7).unwrap() };
+            owners.keep(&at(2), 5, Some(again), now_ns).unwrap();
+            let expected = Peer::new(if is_alive { now_ns } else { 0 }, is_alive, link);
+            assert_eq!(owners.known.peers[&key], expected);
+        }
     }
 
     #[test]
