@@ -134,7 +134,11 @@ mod tests {
         let burst = [(0, 0), (0, 0), (0, 9), (0, 9), (0, 9)];
         assert_eq!(found(&burst), [false; 5], "all were lost at once, and none were sent since");
         let lost = [(0, 0), (0, 9), (0, 9), (0, 10), (0, 11)];
-        assert_eq!(found(&lost), [false, false, false, true, false], "two looks find losses, which is said once");
+        assert_eq!(
+            found(&lost),
+            [false, false, false, true, false],
+            "two looks find losses, which is said once"
+        );
         assert_eq!(found(&[(0, 0), (0, 900), (1, 950), (1, 990)]), [false; 4], "it takes some");
         let lost = [(0, 0), (0, 9), (0, 18)];
         assert_eq!(looks(&lost, &same, &BTreeSet::new()).0, [false; 3], "XDP is not on it");

@@ -385,8 +385,7 @@ impl Control {
         }
         let mut is_news = false;
         let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
-        let chosen = &self.egress.chosen().devices;
-        let (programs, pins) = (&mut self.programs, &self.pins);
+        let (programs, pins, chosen) = (&mut self.programs, &self.pins, &self.egress.chosen().devices);
         if let Some((attached, found)) = self.hooks.look_again(is_over, names, node, chosen, programs, pins) {
             (repaired, is_news) = (repaired + attached, self.complaints.note_fronts(found));
         }
