@@ -2,9 +2,14 @@
 //! anything, then half-closed ones, then idle ones whose ends do not answer a probe. A connection whose ends answer is
 //! never ended; where there are too many of them, new ones are refused.
 
+use std::collections::HashSet;
+
+use common::maps::event::Expiry;
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, Flow};
+use common::reason::Reason;
 
 use super::held::Stuck;
+use super::request::of_held;
 use super::trials::is_on_trial;
 
 /// A new connection's first acknowledgement, or the end of one that is being closed, may be in flight for so long.
@@ -13,10 +18,11 @@ const HALF_CLOSED_SECS: u32 = 30;
 /// A flow with a packet in this time is not idle.
 const IDLE_SECS: u32 = 60;
 
-/// The most flows that are evicted in a second: it takes about a tenth of that.
-pub(super) const MOST: usize = 10_000;
+/// The most idle flows whose ends are asked after a walk: it takes about a tenth of a second. Those without progress are not asked, and as
+/// many of them are ended as are too many.
+pub(super) const IDLE_MAX: usize = 10_000;
 
-/// Candidates that are kept at least before those that are not evicted are left out.
+/// Candidates that are kept beyond a quarter more than are evicted, before those that are not evicted are left out.
 const KEPT: usize = 1_000;
 
 /// More flows than are opened in a second: as many as ten cores open.
@@ -33,37 +39,93 @@ fn bound(slots: u32) -> u64 {
     u64::from(slots) * 4 / 5
 }
 
-/// Returns how many flows are to be evicted.
+/// Returns how many flows are to be evicted: a fifth of the slots at most, for the map has no more.
 fn excess(flows: u64, slots: u32) -> usize {
-    usize::try_from(flows.saturating_sub(bound(slots))).unwrap_or(MOST)
+    usize::try_from(flows.saturating_sub(bound(slots))).unwrap_or(usize::MAX)
 }
 
-/// The order in which flows are evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
-    /// Ended.
-    Stuck(Stuck),
-    /// Asked first.
-    Idle,
-}
-
-/// The first to go.
-const SILENT: Rank = Rank::Stuck(Stuck::Silent);
-
-/// A flow that may be evicted.
+/// A flow without progress that may be evicted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    rank: Rank,
+struct Waiting {
+    stuck: Stuck,
     /// Since when, monotonic clock in seconds.
     since_secs: u32,
-    pub(super) client: ClientTuple,
-    pub(super) flow: Flow,
+    /// Ends it.
+    order: Expiry,
 }
 
-impl Candidate {
-    /// Whether its ends are asked before it is ended.
-    pub(super) fn is_idle(&self) -> bool {
-        self.rank == Rank::Idle
+impl Waiting {
+    fn turn(&self) -> (Stuck, u32) {
+        (self.stuck, self.since_secs)
+    }
+}
+
+/// An idle flow that may be evicted.
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    seen_secs: u32,
+    client: ClientTuple,
+    flow: Flow,
+}
+
+impl Idle {
+    fn turn(&self) -> u32 {
+        self.seen_secs
+    }
+}
+
+/// The flows that are evicted, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Evicted {
+    /// Those without progress, which are ended.
+    pub(super) stuck: Vec<Expiry>,
+    /// Idle ones, whose ends are asked before one is ended.
+    pub(super) idle: Vec<(ClientTuple, Flow)>,
+}
+
+impl Evicted {
+    /// Returns how many there are.
+    pub(super) fn count(&self) -> usize {
+        self.stuck.len() + self.idle.len()
+    }
+
+    /// Takes up more of them.
+    pub(super) fn append(&mut self, mut more: Self) {
+        self.stuck.append(&mut more.stuck);
+        self.idle.append(&mut more.idle);
+    }
+
+    /// Takes those off that are in `others`, too.
+    pub(super) fn leave_out(&mut self, others: &Self) {
+        let others: HashSet<&ClientTuple> = others.clients().collect();
+        self.stuck.retain(|order| !others.contains(&order.client));
+        self.idle.retain(|(client, _)| !others.contains(client));
+    }
+
+    /// Returns their clients.
+    pub(super) fn clients(&self) -> impl Iterator<Item = &ClientTuple> {
+        let stuck = self.stuck.iter().map(|order| &order.client);
+        stuck.chain(self.idle.iter().map(|(client, _)| client))
+    }
+}
+
+/// Adds a candidate. Of many more than `most`, only the first ones are kept: so the memory is that of a quarter more, and [`KEPT`].
+fn push<T, K: Ord>(kept: &mut Vec<T>, candidate: T, most: usize, turn: impl Fn(&T) -> K) {
+    let room = most.saturating_add(most / 4).saturating_add(KEPT);
+    if kept.len() >= room {
+        keep(kept, most, turn);
+    }
+    if kept.len() == kept.capacity() {
+        kept.reserve_exact(kept.len().max(16).min(room - kept.len()));
+    }
+    kept.push(candidate);
+}
+
+/// Keeps the first ones only, in no order.
+fn keep<T, K: Ord>(kept: &mut Vec<T>, most: usize, turn: impl Fn(&T) -> K) {
+    if kept.len() > most {
+        kept.select_nth_unstable_by_key(most, turn);
+        kept.truncate(most);
     }
 }
 
@@ -89,11 +151,12 @@ impl Lingering {
     }
 }
 
-/// The flows that may be evicted.
+/// The flows that may be evicted. Each without progress takes 64 bytes, so all of them together 16 for each slot of the map.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     most: usize,
-    candidates: Vec<Candidate>,
+    stuck: Vec<Waiting>,
+    idle: Vec<Idle>,
     /// How many flows may have been silent for long enough, although walks have not known them for so long.
     doubtful: usize,
     /// Whether walks are known to have found every flow that has been silent for long enough.
@@ -125,7 +188,7 @@ impl Began {
 impl Crowd {
     /// For a map with this number of flows and slots. `going`: flows whose ends are being asked already, or that were ended.
     pub(super) fn new(flows: u64, slots: u32, going: usize) -> Self {
-        let most = excess(flows, slots).saturating_sub(going).min(MOST);
+        let most = excess(flows, slots).saturating_sub(going);
         Self { most, knows_silent: true, ..Self::default() }
     }
 
@@ -146,40 +209,39 @@ impl Crowd {
         if flow.connection.state != FLOW_ESTABLISHED {
             return;
         }
-        let (rank, secs) = match stuck {
-            Some((stuck @ Stuck::Silent, secs)) if secs >= SILENT_SECS => (Rank::Stuck(stuck), secs),
-            Some((stuck @ Stuck::HalfClosed, secs)) if secs >= HALF_CLOSED_SECS => (Rank::Stuck(stuck), secs),
-            Some((Stuck::Silent, _)) => {
-                self.doubtful += 1;
-                return;
+        match stuck {
+            Some((Stuck::Silent, secs)) if secs < SILENT_SECS => self.doubtful += 1,
+            Some((stuck, secs)) if stuck == Stuck::Silent || secs >= HALF_CLOSED_SECS => {
+                let order = of_held(client, flow, Reason::ExpireCrowded);
+                let waiting = Waiting { stuck, since_secs: now.saturating_sub(secs), order };
+                push(&mut self.stuck, waiting, self.most, Waiting::turn);
             }
-            _ => (Rank::Idle, now.saturating_sub(flow.seen_secs)),
-        };
-        if rank == Rank::Idle && (secs < IDLE_SECS || is_on_trial(flow)) {
-            return;
-        }
-        let since_secs = now.saturating_sub(secs);
-        self.candidates.push(Candidate { rank, since_secs, client: *client, flow: *flow });
-        if self.candidates.len() >= (2 * self.most).max(KEPT) {
-            self.keep();
+            _ if now.saturating_sub(flow.seen_secs) < IDLE_SECS || is_on_trial(flow) => {}
+            _ => {
+                let idle = Idle { seen_secs: flow.seen_secs, client: *client, flow: *flow };
+                push(&mut self.idle, idle, self.most.min(IDLE_MAX), Idle::turn);
+            }
         }
     }
 
     /// Returns the flows that are evicted.
-    pub(super) fn into_first(mut self) -> Vec<Candidate> {
-        self.keep();
+    pub(super) fn into_first(mut self) -> Evicted {
+        keep(&mut self.stuck, self.most, Waiting::turn);
+        self.stuck.sort_unstable_by_key(Waiting::turn);
+        let mut most = self.most;
         if !self.knows_silent {
             // Their turn is before that of all others: the next walk, which comes soon, knows.
-            let silent = self.candidates.partition_point(|candidate| candidate.rank == SILENT);
-            self.candidates.truncate(silent.max(self.most.saturating_sub(self.doubtful)));
+            let silent = self.stuck.partition_point(|waiting| waiting.stuck == Stuck::Silent);
+            most = silent.max(self.most.saturating_sub(self.doubtful));
         }
-        self.candidates
-    }
-
-    /// Keeps the first ones only.
-    fn keep(&mut self) {
-        self.candidates.sort_unstable_by_key(|candidate| (candidate.rank, candidate.since_secs));
-        self.candidates.truncate(self.most);
+        self.stuck.truncate(most);
+        let idle_max = (most - self.stuck.len()).min(IDLE_MAX);
+        keep(&mut self.idle, idle_max, Idle::turn);
+        self.idle.sort_unstable_by_key(Idle::turn);
+        Evicted {
+            stuck: self.stuck.into_iter().map(|waiting| waiting.order).collect(),
+            idle: self.idle.into_iter().map(|idle| (idle.client, idle.flow)).collect(),
+        }
     }
 }
 
@@ -203,8 +265,8 @@ mod tests {
 
     /// Numbers of the clients that are evicted.
     fn first(crowd: Crowd) -> Vec<u32> {
-        let number = |candidate: Candidate| (1..100).find(|n| client(*n) == candidate.client);
-        crowd.into_first().into_iter().filter_map(number).collect()
+        let number = |found: &ClientTuple| (1..100).find(|n| client(*n) == *found);
+        crowd.into_first().clients().filter_map(number).collect()
     }
 
     #[test]
@@ -254,7 +316,7 @@ mod tests {
         assert_eq!(Crowd::new(800_007, 1_000_000, 0).most, 7);
         assert_eq!(Crowd::new(800_007, 1_000_000, 5).most, 2, "some are being asked");
         assert!(!Crowd::new(800_007, 1_000_000, 9).is_crowded());
-        assert_eq!(Crowd::new(1_000_000, 1_000_000, 0).most, MOST);
+        assert_eq!(Crowd::new(1_000_000, 1_000_000, 0).most, 200_000);
     }
 
     /// An evicted flow's entry lingers for ten seconds, and as many others were evicted in each of them.
@@ -309,13 +371,45 @@ mod tests {
 
     /// However many flows there are, those noted first are not favoured.
     #[test]
-    fn the_oldest_of_very_many_are_evicted() {
+    fn the_longest_idle_of_very_many_are_asked() {
         let mut crowd = Crowd::new(1_000_000, 1_000_000, 0);
         for number in 1..=50_000 {
             crowd.note(&client(number), &flow(60 + number / 10), None, NOW);
+            assert!(crowd.idle.capacity() <= IDLE_MAX * 5 / 4 + KEPT);
         }
-        let oldest = crowd.into_first();
-        assert_eq!(oldest.len(), MOST);
-        assert!(oldest.iter().all(|candidate| candidate.flow.seen_secs <= NOW - 60 - 4_000));
+        let first = crowd.into_first();
+        assert_eq!((first.stuck.len(), first.idle.len()), (0, IDLE_MAX), "each costs a probe to both ends");
+        assert!(first.idle.iter().all(|(_, flow)| flow.seen_secs <= NOW - 60 - 4_000));
+    }
+
+    /// No more than 10,000 went with a walk, so 14,000 a second from four sources filled the map.
+    #[test]
+    fn all_that_are_too_many_are_ended_at_once_where_their_clients_never_acknowledged_anything() {
+        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0);
+        for number in 0..400_000 {
+            // The later, the longer; and those that are idle go after them.
+            crowd.note(&client(number), &flow(0), Some((Stuck::Silent, 5 + number / 100)), NOW);
+            crowd.note(&client(number), &flow(900), None, NOW);
+        }
+        assert!(size_of::<Waiting>() == 64 && crowd.stuck.capacity() <= 250_000 + KEPT, "16 MB");
+        let first = crowd.into_first();
+        assert_eq!((first.stuck.len(), first.idle.len()), (200_000, 0));
+        let mut ended: Vec<_> = first.stuck.iter().map(|order| order.client).collect();
+        ended.sort_unstable();
+        assert!(ended.into_iter().eq((200_000..400_000).map(client)), "the oldest, each once");
+        assert!(first.stuck.iter().all(|order| order.reason == Reason::ExpireCrowded as u32));
+    }
+
+    /// Half-closed flows need no probe either, and the rest is made up of idle ones.
+    #[test]
+    fn half_closed_flows_are_ended_with_them_and_some_of_the_idle_ones_asked() {
+        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0);
+        for number in 0..60_000 {
+            crowd.note(&client(number), &flow(900), None, NOW);
+            crowd.note(&client(number), &flow(0), Some((Stuck::HalfClosed, 30)), NOW);
+            crowd.note(&client(number), &flow(0), Some((Stuck::Silent, 5)), NOW);
+        }
+        let first = crowd.into_first();
+        assert_eq!((first.stuck.len(), first.idle.len(), first.count()), (120_000, IDLE_MAX, 130_000));
     }
 }

@@ -9,7 +9,7 @@ use common::maps::flow::{ClientTuple, Connection, Flow, PENDING_UNDELIVERED};
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
 
-use super::crowd::{self, Began, Candidate, Crowd, Lingering};
+use super::crowd::{self, Began, Crowd, Evicted, Lingering};
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::{Held, Over};
 use super::leftovers;
@@ -305,8 +305,8 @@ impl Expirer {
             self.ask_both(client, flow, false)?;
         }
         let mut evicted = crowd.into_first();
-        evicted.extend(self.ports.end(&evicted));
-        let crowded = self.make_room(&evicted)?;
+        evicted.append(self.ports.end(&evicted));
+        let crowded = self.make_room(evicted)?;
         self.note_ended(flows + crowded, settings);
         Ok(Ended { flows: flows + crowded, closed, ..Ended::default() })
     }
@@ -348,15 +348,10 @@ impl Expirer {
         Ok(flows)
     }
 
-    /// Ends the flows that are evicted, and asks the ends of idle ones.
-    fn make_room(&mut self, evicted: &[Candidate]) -> Result<u32, ExpireError> {
-        let mut ended = 0;
-        for candidate in evicted {
-            let (client, flow) = (&candidate.client, &candidate.flow);
-            if !candidate.is_idle() {
-                ended += u32::from(self.run(&of_held(client, flow, Reason::ExpireCrowded))?);
-                continue;
-            }
+    /// Ends the flows that are evicted, several in each run, and asks the ends of idle ones.
+    fn make_room(&mut self, evicted: Evicted) -> Result<u32, ExpireError> {
+        let ended = self.runner.end_flows(evicted.stuck)?;
+        for (client, flow) in &evicted.idle {
             self.ask_both(client, flow, true)?;
         }
         Ok(ended)

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 
 use common::maps::address::Port;
 use common::maps::backend::DELIVERY_DNAT;
-use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow};
+use common::maps::flow::{BackendTuple, FLOW_ESTABLISHED, Flow};
 use common::maps::settings::Settings;
 use foldhash::fast::RandomState;
 
-use super::crowd::{Candidate, Crowd, MOST};
+use super::crowd::{Crowd, Evicted, IDLE_MAX};
 
 /// The flows by the address and port of their backend, and our address: these share a range of source ports.
 #[derive(Debug, Default)]
@@ -49,25 +49,20 @@ impl Ports {
     }
 
     /// Ends a walk: returns the flows that are evicted, without those in `others`. Where this walk found ports again, nobody is evicted.
-    pub(super) fn end(&mut self, others: &[Candidate]) -> Vec<Candidate> {
-        let (flows, ports) = (&self.flows, self.ports);
-        let still = |(backend, crowd): (BackendTuple, Crowd)| {
-            crowd.now_of(flows.get(&backend).copied().unwrap_or_default(), ports).into_first()
-        };
-        let mut noted: Vec<_> = self.crowds.drain().flat_map(still).collect();
-        noted.truncate(MOST);
-        if noted.is_empty() {
-            return noted;
+    pub(super) fn end(&mut self, others: &Evicted) -> Evicted {
+        let mut evicted = Evicted::default();
+        for (backend, crowd) in self.crowds.drain() {
+            let Some(flows) = self.flows.get_mut(&backend) else { continue };
+            let mut first = crowd.now_of(*flows, self.ports).into_first();
+            first.idle.truncate(IDLE_MAX.saturating_sub(evicted.idle.len()));
+            // From now on they are going, or others would be evicted for them.
+            *flows = flows.saturating_sub(first.count() as u64);
+            evicted.append(first);
         }
-        // From now on they are going, or others would be evicted for them.
-        for candidate in &noted {
-            if let Some(flows) = self.flows.get_mut(&backend(&candidate.flow)) {
-                *flows = flows.saturating_sub(1);
-            }
+        if evicted.count() > 0 {
+            evicted.leave_out(others);
         }
-        let others: std::collections::HashSet<ClientTuple> =
-            others.iter().map(|other| other.client).collect();
-        noted.into_iter().filter(|candidate| !others.contains(&candidate.client)).collect()
+        evicted
     }
 }
 
@@ -80,7 +75,9 @@ fn backend(flow: &Flow) -> BackendTuple {
 mod tests {
     use super::*;
     use common::maps::address::Address;
-    use common::maps::flow::{Connection, FLOW_RESET};
+    use common::maps::flow::{ClientTuple, Connection, FLOW_RESET};
+
+    use super::super::held::Stuck;
 
     const NOW: u32 = 10_000;
     const SETTINGS: Settings =
@@ -99,19 +96,14 @@ mod tests {
     }
 
     /// Walks over the flows; returns the numbers of the clients that are evicted.
-    fn walk(
-        ports: &mut Ports,
-        flows: &[(ClientTuple, Flow)],
-        going: &[u16],
-        others: &[Candidate],
-    ) -> Vec<u16> {
+    fn walk(ports: &mut Ports, flows: &[(ClientTuple, Flow)], going: &[u16], others: &Evicted) -> Vec<u16> {
         ports.begin(&SETTINGS);
         for (client, flow) in flows {
             if let Some(crowd) = ports.note(flow, going.contains(&client.client_port.number())) {
                 crowd.note(client, flow, None, NOW);
             }
         }
-        ports.end(others).iter().map(|candidate| candidate.client.client_port.number()).collect()
+        ports.end(others).clients().map(|client| client.client_port.number()).collect()
     }
 
     #[test]
@@ -122,22 +114,26 @@ mod tests {
             .collect();
         flows.extend((200..280).map(|number| flow(number, 11, 1_000)));
         let mut ports = Ports::default();
-        assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0], "the first walk counts");
-        assert_eq!(walk(&mut ports, &flows, &[], &[]), [84, 83, 82, 81, 80]);
+        assert_eq!(walk(&mut ports, &flows, &[], &Evicted::default()), [0; 0], "the first walk counts");
+        assert_eq!(walk(&mut ports, &flows, &[], &Evicted::default()), [84, 83, 82, 81, 80]);
         // Nobody else is evicted while those are being asked.
-        assert_eq!(walk(&mut ports, &flows, &[84, 83, 82, 81, 80], &[]), [0; 0]);
-        assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0]);
-        assert_eq!(walk(&mut ports, &flows, &[], &[]).len(), 5, "they answered");
+        assert_eq!(walk(&mut ports, &flows, &[84, 83, 82, 81, 80], &Evicted::default()), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows, &[], &Evicted::default()), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows, &[], &Evicted::default()).len(), 5, "they answered");
     }
 
     #[test]
     fn nobody_gives_way_for_those_that_have_gone_since_the_last_walk() {
         let flows: Vec<_> = (0..85).map(|number| flow(number, 10, 100)).collect();
         let mut ports = Ports::default();
-        assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0]);
-        assert_eq!(walk(&mut ports, &flows[..40], &[], &[]), [0; 0]);
-        assert_eq!(walk(&mut ports, &flows[..82], &[], &[]), [0; 0]);
-        assert_eq!(walk(&mut ports, &flows[..81], &[], &[]).len(), 1, "two were too many, and one is");
+        assert_eq!(walk(&mut ports, &flows, &[], &Evicted::default()), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows[..40], &[], &Evicted::default()), [0; 0]);
+        assert_eq!(walk(&mut ports, &flows[..82], &[], &Evicted::default()), [0; 0]);
+        assert_eq!(
+            walk(&mut ports, &flows[..81], &[], &Evicted::default()).len(),
+            1,
+            "two were too many, and one is"
+        );
     }
 
     #[test]
@@ -149,7 +145,7 @@ mod tests {
         }
         let mut ports = Ports::default();
         for _ in 0..3 {
-            assert_eq!(walk(&mut ports, &flows, &[], &[]), [0; 0]);
+            assert_eq!(walk(&mut ports, &flows, &[], &Evicted::default()), [0; 0]);
         }
     }
 
@@ -160,9 +156,33 @@ mod tests {
         crowd.note(&flows[80].0, &flows[80].1, None, NOW);
         let others = crowd.into_first();
         let mut ports = Ports::default();
-        walk(&mut ports, &flows, &[], &[]);
+        walk(&mut ports, &flows, &[], &Evicted::default());
         assert_eq!(walk(&mut ports, &flows, &[], &others), [0; 0]);
-        walk(&mut ports, &flows, &[], &[]);
-        assert_eq!(walk(&mut ports, &flows, &[], &[]), [80]);
+        walk(&mut ports, &flows, &[], &Evicted::default());
+        assert_eq!(walk(&mut ports, &flows, &[], &Evicted::default()), [80]);
+    }
+
+    /// A client that holds the ports of some backends had to be asked about nothing, and yet no more than 10,000 went with a walk.
+    #[test]
+    fn all_that_are_too_many_are_ended_at_once_where_nobody_has_to_be_asked() {
+        const PORTS: u16 = 28_976;
+        let settings = Settings { source_port_first: 1024, source_port_last: 1023 + PORTS, ..SETTINGS };
+        let mut ports = Ports::default();
+        let mut walk = |stuck| {
+            ports.begin(&settings);
+            for (backend, number) in (10..13).flat_map(|backend| (0..PORTS).map(move |n| (backend, n))) {
+                let (client, flow) = flow(number, backend, 100);
+                if let Some(crowd) = ports.note(&flow, false) {
+                    crowd.note(&client, &flow, stuck, NOW);
+                }
+            }
+            let evicted = ports.end(&Evicted::default());
+            (evicted.stuck.len(), evicted.idle.len())
+        };
+        let excess = 3 * (usize::from(PORTS) - usize::from(PORTS) * 4 / 5);
+        assert_eq!(walk(None), (0, 0), "the first walk counts");
+        assert_eq!(walk(Some((Stuck::Silent, 5))), (excess, 0));
+        walk(None);
+        assert_eq!(walk(None), (0, IDLE_MAX), "each costs a probe to both ends");
     }
 }
