@@ -82,11 +82,15 @@ pub(crate) fn answer(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Returns the commit of the tree that is measured; with a `+` if the tree is different from it, `changing` files aside, which measuring writes.
+/// Tables of results, which runs append to.
+const RECORDS: [&str; 3] = ["tests/slow/SOAK.md", "tests/slow/LOADS.md", "tests/fuzz/FUZZ.md"];
+
+/// Returns the commit of the tree that is measured; with a `+` if the tree is different from it, `changing` files aside, which measuring writes,
+/// and tables of results.
 pub(crate) fn commit(changing: &[&str]) -> String {
     let commit =
         answer(command("git").args(["rev-parse", "--short", "HEAD"])).unwrap_or_else(|| "-".to_owned());
-    let others = changing.iter().map(|path| format!(":!{path}"));
+    let others = changing.iter().chain(&RECORDS).map(|path| format!(":!{path}"));
     let mut status = command("git");
     status.args(["status", "--porcelain", "--untracked-files=no", "--", "."]).args(others);
     if answer(&mut status).is_some_and(|changed| !changed.is_empty()) { commit + "+" } else { commit }
