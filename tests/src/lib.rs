@@ -84,6 +84,10 @@ pub mod ip_options;
 pub mod injector;
 /// Captured RSTs, and the reasons counted for them.
 pub mod resets;
+/// Kernel and surroundings.
+pub mod machine;
+/// Committed tables of results.
+pub mod record;
 /// Client, balancer and tenants.
 pub mod topology;
 /// Forged packets for a connection through Vestibule and for a direct one.

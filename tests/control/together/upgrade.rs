@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tests::clients::ask;
 use tests::cluster::{ApiServer, Kubectl, Options, gateway_definitions, helm, previous_release};
 use tests::daemon::binary;
+use tests::machine::is_ci;
 use tests::server::{Server, Speech};
 use tests::skip_without_root;
 use tests::stop::Stop;
@@ -25,11 +26,6 @@ const NAME: &str = "a.example.com";
 const VIP: &str = "192.0.2.5:443";
 /// How long nothing may happen.
 const QUIET: Duration = Duration::from_secs(15);
-
-/// Where a test that is skipped would look like one that passed.
-fn is_ci() -> bool {
-    std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
-}
 
 /// A cluster with the chart of the previous release, whose pods are processes of ours.
 struct Upgrade {
