@@ -1,15 +1,19 @@
 //! Backends that refuse, do not answer, or do not exist.
 
-use std::net::IpAddr;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use tests::addresses::{FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, host};
 use tests::config::{Backend, Config, SHARED, listener, route};
 use tests::hello::hello;
-use tests::raw::{self, End};
+use tests::raw::{self, End, end_of};
+use tests::server::read_line;
+use tests::tls;
 use tests::topology::Options;
 
 use crate::open::Open;
+use crate::reconnect::ignore_syns;
 use crate::scene::{AT_ONCE, ECHO_PORT, Scene};
 
 /// A port without a listener: the kernel refuses connections.
@@ -134,7 +138,7 @@ fn a_refusal_on_a_tcp_listener_reaches_the_client() {
     for family in FAMILIES {
         let to = scene.lab.vip(family, 20_001);
         let start = Instant::now();
-        let refused = scene.lab.client.run(|| tests::tls::dial(to)).unwrap_err();
+        let refused = scene.lab.client.run(|| tls::dial(to)).unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{family:?}");
         assert!(start.elapsed() < AT_ONCE, "{family:?}: {:?}", start.elapsed());
     }
@@ -160,4 +164,84 @@ fn a_route_without_a_backend_of_the_clients_family_refuses() {
         assert!(after < AT_ONCE, "{family:?} {name}: {after:?}");
         assert_eq!(moved.get(reason), Some(&1), "{family:?} {name}: {moved:?}");
     }
+}
+
+/// `helloTimeout`. It is looked at every second.
+const LIMIT: Duration = Duration::from_secs(6);
+const LATEST: Duration = Duration::from_secs(10);
+
+/// Opens connections to the route `single`, of one backend for each family; both hellos are sent at once.
+fn to_single(scene: &Scene) -> Vec<TcpStream> {
+    let bytes = hello().name("single.example.org").bytes();
+    let open = |family| {
+        let mut stream = scene.lab.client.run(|| tls::dial(scene.lab.vip(family, TLS_PORT))).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream
+    };
+    FAMILIES.map(open).into()
+}
+
+/// Starts Vestibule; tenant a's host, which has both backends, ignores SYNs.
+fn single() -> Scene {
+    let mut config = Config::empty();
+    config.settings.hello_timeout = Some(format!("{}s", LIMIT.as_secs()));
+    config.listeners.push(listener(SHARED, TLS_PORT, "TLS"));
+    let backends = both(|family| vec![Backend::new(backend(family, 0, 0), ECHO_PORT)]);
+    config.routes.push(route("single", &[SHARED], &["single.example.org"], backends));
+    let scene = Scene::echo_with(&Options::default(), &config);
+    ignore_syns(&scene.lab.tenants[0].namespace, true);
+    scene
+}
+
+/// It got two SYNs in 0.4 s, and then its client was reset.
+#[test]
+fn a_single_silent_backend_has_until_the_time_limit() {
+    tests::skip_without_root!();
+    let scene = single();
+    let ((), moved) = scene.counted(|| {
+        let mut streams = to_single(&scene);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for stream in &mut streams {
+                scope.spawn(|| {
+                    let end = end_of(stream, LATEST).unwrap();
+                    let after = begun.elapsed();
+                    assert_eq!(end, End::Reset, "after {after:?}");
+                    assert!(after > LIMIT - AT_ONCE, "reset after {after:?}");
+                });
+            }
+        });
+    });
+    assert_eq!(moved.get("HelloTimeout"), Some(&2), "{moved:?}");
+    // 0.2, 0.6, 1.4 and 3 s after the first, as their clients send again: the same SYN, for there is no other backend.
+    assert!(moved.get("ConnectAgain").is_some_and(|again| (4..=16).contains(again)), "{moved:?}");
+    assert_eq!(moved.get("ConnectSyn"), Some(&2), "{moved:?}");
+    assert_eq!([moved.get("ConnectNext"), moved.get("ConnectExhausted")], [None; 2], "{moved:?}");
+    scene.assert_nothing_leaks();
+}
+
+#[test]
+fn a_single_backend_that_answers_before_the_time_limit_serves() {
+    tests::skip_without_root!();
+    let scene = single();
+    let (mut streams, moved) = scene.counted(|| {
+        let mut streams = to_single(&scene);
+        // Longer than two SYNs in 0.4 s.
+        std::thread::sleep(Duration::from_secs(1));
+        ignore_syns(&scene.lab.tenants[0].namespace, false);
+        for stream in &mut streams {
+            assert_eq!(read_line(stream).unwrap().as_deref(), Some("tenant-a/0"));
+        }
+        streams
+    });
+    let count = |reason: &str| moved.get(reason).copied().unwrap_or(0);
+    assert_eq!([count("ConnectSyn"), count("ConnectHello"), count("HelloTimeout")], [2, 2, 0], "{moved:?}");
+    assert!(count("ConnectAgain") >= 4, "the backends came too early: {moved:?}");
+    for stream in &mut streams {
+        let mut echo = vec![0; hello().name("single.example.org").bytes().len()];
+        stream.read_exact(&mut echo).unwrap();
+        assert_eq!(echo, hello().name("single.example.org").bytes());
+    }
+    drop(streams);
+    scene.assert_nothing_leaks();
 }
