@@ -117,6 +117,7 @@ fn rules_that_do_not_see_our_packets_are_reported() {
     let scene = Scene::echo();
     let (_, all) = findings(&scene);
     assert_eq!(found(&all, "netfilter")["verdict"], "ok");
+    assert_eq!(found(&all, "masquerading")["verdict"], "ok");
     let rules = "table inet firewall { \
         chain forwarded { type filter hook forward priority 0; policy drop; tcp dport 7000 drop; }; \
         chain own { type filter hook input priority 0; policy accept; udp dport 9 drop; }; \
@@ -128,6 +129,7 @@ fn rules_that_do_not_see_our_packets_are_reported() {
     }
     let (is_well, all) = findings(&scene);
     assert!(is_well, "{all:#?}");
+    assert_eq!(found(&all, "masquerading")["verdict"], "warning", "to any port of the node's addresses");
     let forward = found(&all, "netfilter forward");
     assert_eq!(
         (&forward["verdict"], &forward["found"]),

@@ -74,7 +74,7 @@ fn judged(
     let found =
         format!("may give others' connections ports {} to {} of {}", ports.0, ports.1, shared.join(", "));
     finding(
-        Verdict::Note,
+        Verdict::Warning,
         what,
         found,
         "source addresses of our own (`sourceAddresses`), or other ports for them: `masquerade to :PORTS`, `--to-ports`",
@@ -228,20 +228,22 @@ mod tests {
     }
 
     #[test]
-    fn only_an_address_and_a_port_of_ours_are_noted() {
+    fn only_an_address_and_a_port_of_ours_are_warned_of() {
         let (ours, other) = (address("10.0.0.1"), address("10.0.0.9"));
         let own = HashSet::from([ours]);
         let any = Rule { v4: None, address: None, ports: None };
-        let noted = |rule: Rule, sources: &[IpAddr]| {
-            judged("", &[rule], sources, &own, PORTS).verdict == Verdict::Note
+        let warns = |rule: Rule, sources: &[IpAddr]| {
+            let verdict = judged("", &[rule], sources, &own, PORTS).verdict;
+            assert!(matches!(verdict, Verdict::Ok | Verdict::Warning), "{verdict:?}");
+            verdict == Verdict::Warning
         };
-        assert!(noted(any, &[ours]) && noted(any, &[other, ours]));
-        assert!(!noted(any, &[other]), "an address on no device");
-        assert!(noted(Rule { address: Some(other), ..any }, &[other]));
-        assert!(!noted(Rule { v4: Some(false), ..any }, &[ours]));
-        assert!(noted(Rule { ports: Some((29_999, 60_000)), ..any }, &[ours]));
-        assert!(!noted(Rule { ports: Some((30_000, 60_000)), ..any }, &[ours]));
-        assert!(!noted(Rule { ports: Some((1, 1_023)), ..any }, &[ours]));
+        assert!(warns(any, &[ours]) && warns(any, &[other, ours]));
+        assert!(!warns(any, &[other]), "an address on no device");
+        assert!(warns(Rule { address: Some(other), ..any }, &[other]));
+        assert!(!warns(Rule { v4: Some(false), ..any }, &[ours]));
+        assert!(warns(Rule { ports: Some((29_999, 60_000)), ..any }, &[ours]));
+        assert!(!warns(Rule { ports: Some((30_000, 60_000)), ..any }, &[ours]));
+        assert!(!warns(Rule { ports: Some((1, 1_023)), ..any }, &[ours]));
         let found = judged("masquerading", &[any], &[ours], &own, PORTS);
         assert_eq!(found.found, "may give others' connections ports 1024 to 29999 of 10.0.0.1");
     }

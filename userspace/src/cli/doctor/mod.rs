@@ -43,6 +43,8 @@ enum Verdict {
     Ok,
     /// Informative.
     Note,
+    /// The node serves, but some connections may fail.
+    Warning,
     /// The node cannot serve.
     Bad,
 }
@@ -52,6 +54,7 @@ impl Verdict {
         match self {
             Self::Ok => "ok",
             Self::Note => "note",
+            Self::Warning => "warning",
             Self::Bad => "bad",
         }
     }
