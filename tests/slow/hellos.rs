@@ -25,6 +25,8 @@ use tests::resets::ledger::{self, Verdict};
 use tests::server::reset;
 use tests::topology::UPLINK;
 
+use crate::loads;
+
 /// Bytes of a hello. It arrives in two super-packets, or in nine segments. All but the last are acknowledged by us, and so are
 /// undelivered until the backend acknowledges them, several times and from both CPUs.
 const HELLO_BYTES: usize = 12_000;
@@ -246,8 +248,7 @@ fn load(rig: &Rig, numbers: Range<u64>, hello: &[u8], sent: Sent) -> BTreeMap<St
 
 fn connections() -> u64 {
     let told = std::env::var("VESTIBULE_CONNECTIONS").ok().and_then(|count| count.parse().ok());
-    let soak = std::env::var_os("VESTIBULE_SOAK").is_some_and(|value| value == "1");
-    told.unwrap_or(if soak { SOAKED } else { CONNECTIONS })
+    told.unwrap_or(if loads::is_long() { SOAKED } else { CONNECTIONS })
 }
 
 /// Two acknowledgements of one backend on two CPUs used to reset some 6 of 100,000 such connections, and no counter
@@ -294,15 +295,28 @@ fn long_hellos_of_many_clients_are_all_answered() {
     let count = |reason: Reason| moved.get(reason.name()).copied().unwrap_or(0);
     let bounds: BTreeMap<_, _> =
         BOUNDS.map(|reason| (reason.name(), count(reason))).into_iter().filter(|(_, met)| *met > 0).collect();
+    let verdict = ledger::compare(&rig.daemon, &rig.node, &rig.capture).unwrap();
+    loads::record("hellos", format!("{all} connections"), &faults(&failures, &bounds, &verdict), begun);
     assert!(failures.is_empty() && bounds.is_empty(), "failed: {failures:?}; bounds met: {bounds:?}");
     // There is memory for all.
     assert_eq!(count(Reason::HelloBufferFailed), 0, "{moved:?}");
-    let verdict = ledger::compare(&rig.daemon, &rig.node, &rig.capture).unwrap();
     let Verdict::Equal(sums) = verdict else {
         panic!("RSTs captured and counted are not equal: {verdict:#?}")
     };
     eprintln!("RSTs, captured and counted: {:?}, {:?}", sums.totals(), sums.counted);
     assert!(sums.captured.passed >= all / RESETS, "the clients' own are captured: {sums:?}");
+}
+
+/// Describes in few words what is wrong; empty: nothing.
+fn faults(
+    failures: &BTreeMap<String, u64>,
+    bounds: &BTreeMap<&'static str, u64>,
+    verdict: &Verdict,
+) -> String {
+    let failures = failures.iter().map(|(what, times)| format!("{times} times {what}"));
+    let bounds = bounds.iter().map(|(reason, times)| format!("{times} times {reason}"));
+    let unequal = (!matches!(verdict, Verdict::Equal(_))).then(|| "RSTs captured and counted differ".into());
+    failures.chain(bounds).chain(unequal).collect::<Vec<_>>().join(", ")
 }
 
 /// Makes the connections of one round; returns what failed, and how often.

@@ -1,4 +1,5 @@
 //! Loads that take minutes: `cargo xtask test slow`. Any other run of the tests uses a short form of each.
 
 mod hellos;
+mod loads;
 mod strangers;

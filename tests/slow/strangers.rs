@@ -1,9 +1,11 @@
 //! A million forged packets from strangers who know the addresses and ports of a connection, and the same to a direct one.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tests::stranger::{Rig, Tally};
+
+use crate::loads;
 
 /// Forged packets for each connection; `SOAKED` with `VESTIBULE_SOAK=1`.
 const PACKETS: u64 = 20_000;
@@ -19,20 +21,34 @@ fn seed() -> u64 {
 fn a_million_forged_packets_end_nothing_that_survives_them_without_vestibule() {
     tests::skip_without_root!();
     let (seed, begun) = (seed(), Instant::now());
-    let soak = std::env::var_os("VESTIBULE_SOAK").is_some_and(|value| value == "1");
-    let rig = Rig::new().unwrap();
+    let packets = if loads::is_long() { SOAKED } else { PACKETS };
     eprintln!("seed {seed}");
-    let tally = rig.run(seed, if soak { SOAKED } else { PACKETS }).unwrap();
+    let done = load(seed, packets, begun);
+    let (count, fault) = match &done {
+        Ok(tally) => (format!("{tally:?}"), String::new()),
+        Err(error) => (format!("{packets} packets at most"), format!("{error:#}")),
+    };
+    loads::record("strangers", format!("seed {seed}: {count}"), &fault, begun);
+    done.unwrap();
+}
+
+/// Sends as many packets; returns what happened, or what is wrong.
+fn load(seed: u64, packets: u64, begun: Instant) -> Result<Tally> {
+    let rig = Rig::new()?;
+    let tally = rig.run(seed, packets)?;
     eprintln!("{tally:?} in {:.0?}; packets by reason:", begun.elapsed());
-    for (reason, count) in rig.daemon.reasons().unwrap().iter().filter(|(_, count)| **count > 0) {
+    for (reason, count) in rig.daemon.reasons()?.iter().filter(|(_, count)| **count > 0) {
         eprintln!("{count:>12} {reason}");
     }
-    assert!(tally.survived * 10 >= tally.looks * 9, "too few direct connections survive: {tally:?}");
-    assert!(tally.is_taken_seldom(), "{tally:?}");
-    assert_eq!(left(&rig, &tally).unwrap(), [0; 3]);
+    ensure!(tally.survived * 10 >= tally.looks * 9, "too few direct connections survive: {tally:?}");
+    ensure!(tally.is_taken_seldom(), "too many are taken: {tally:?}");
+    let entries = left(&rig, &tally)?;
+    ensure!(entries == [0; 3], "entries are left: {entries:?}");
     // What a hit left ends at its time limit.
-    rig.age_hit(&tally).unwrap();
-    assert_eq!(left(&rig, &Tally::default()).unwrap(), [0; 3]);
+    rig.age_hit(&tally)?;
+    let entries = left(&rig, &Tally::default())?;
+    ensure!(entries == [0; 3], "entries of flows that were hit are left: {entries:?}");
+    Ok(tally)
 }
 
 /// What is left of FLOWS, PENDING and NATS after a minute at most, but for flows that were hit.

@@ -140,7 +140,7 @@ impl Level {
         }
         if matches!(self.name, SLOW | L2 | TRIALS) {
             // Without this variable, the tests run a short form.
-            command.env("VESTIBULE_SOAK", "1");
+            command.env("VESTIBULE_SOAK", "1").env("VESTIBULE_COMMIT", process::commit(&[]));
         }
         command.arg("test").args(self.targets).args(options);
         command

@@ -114,8 +114,8 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     let reached = book.reached.load(Ordering::Relaxed);
     let rest = if stopped { course.rest(reached, director.elapsed()) } else { None };
     let row = Row {
-        date: table::date(since.as_secs()),
-        commit: std::env::var("VESTIBULE_COMMIT").unwrap_or_else(|_| "-".into()),
+        date: tests::record::date(since.as_secs()),
+        commit: tests::record::commit(),
         cell: Cell { seed, from: course.from, rest },
         minutes: director.elapsed().as_secs_f64() / 60.0,
         classes: book.classes(),

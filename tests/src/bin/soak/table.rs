@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use tests::machine;
+use tests::record::{self, in_cell};
 
 use crate::course::{self, Cell, Course};
 use crate::director::Tally;
@@ -45,7 +47,7 @@ impl Row {
             "| {} | {} | {} | {} | {:.1} | {total}: {} | {captured} / {counted} | {} | {} | {} | {} | {fault} |",
             self.date,
             self.commit,
-            kernel(),
+            machine::kernel(),
             self.cell,
             self.minutes,
             list(self.classes.iter()),
@@ -68,11 +70,6 @@ impl Row {
     }
 }
 
-/// A text that neither ends a cell nor a row.
-fn in_cell(text: &str) -> String {
-    text.replace('|', "/").replace('\n', " ")
-}
-
 fn comparisons(tally: &Tally) -> String {
     match tally.unknown {
         0 => format!("{} equal", tally.equal),
@@ -84,21 +81,9 @@ fn list<'a>(counts: impl Iterator<Item = (impl Display, &'a u64)>) -> String {
     counts.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The kernel's version, without the builder's suffix.
-fn kernel() -> String {
-    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    text.trim().split('-').next().unwrap_or_default().to_owned()
-}
-
-fn read() -> Result<(PathBuf, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TABLE);
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    Ok((path, text))
-}
-
 /// Returns what is left of the last run that a signal ended and none has continued.
 pub(crate) fn to_resume() -> Result<Course> {
-    let (path, text) = read()?;
+    let (path, text) = record::read(TABLE)?;
     let found = course::to_resume(&cells(&text));
     found.with_context(|| {
         format!("no run in {} was ended by a signal and not continued: leave out --resume", path.display())
@@ -112,14 +97,14 @@ fn cells(text: &str) -> Vec<Cell> {
 
 /// Appends a row to the table.
 pub(crate) fn append(row: &Row) -> Result<PathBuf> {
-    let (path, text) = read()?;
+    let (path, text) = record::read(TABLE)?;
     fs::write(&path, with_row(&text, &row.line())).with_context(|| format!("writing {}", path.display()))?;
     Ok(path)
 }
 
 /// The text with one more row, and the new sum.
 fn with_row(text: &str, line: &str) -> String {
-    let text = format!("{}\n{line}\n", text.trim_end());
+    let text = record::with_row(text, line);
     let minutes: f64 = text.lines().filter_map(clean_minutes).sum();
     let lines = text.lines().map(|line| match line.starts_with(SUM) {
         true => format!("{SUM}{minutes:.1}"),
@@ -132,20 +117,6 @@ fn with_row(text: &str, line: &str) -> String {
 fn clean_minutes(line: &str) -> Option<f64> {
     let minutes = || line.split('|').nth(5)?.trim().parse().ok();
     line.ends_with(CLEAN).then(minutes)?
-}
-
-/// Today's date, from the seconds since 1970 (civil_from_days, Howard Hinnant).
-pub(crate) fn date(unix_secs: u64) -> String {
-    let days = (unix_secs / 86_400) as i64 + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
 }
 
 #[cfg(test)]
@@ -200,17 +171,5 @@ mod tests {
         assert_eq!(text.lines().filter_map(clean_minutes).sum::<f64>(), 2.1);
         let committed = cells(include_str!("../../../slow/SOAK.md"));
         assert!(committed.len() > 15 && committed.iter().any(|cell| cell.seed == 401), "{committed:?}");
-    }
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (secs, expected) in [
-            (0, "1970-01-01"),
-            (951_782_400, "2000-02-29"),
-            (1_795_564_800, "2026-11-25"),
-            (1_735_689_599, "2024-12-31"),
-        ] {
-            assert_eq!(date(secs), expected);
-        }
     }
 }
