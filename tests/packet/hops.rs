@@ -22,8 +22,10 @@ use crate::scene::{Offer, dial, ready};
 
 /// A link address that nobody has.
 const STRANGER: [u8; 6] = [2, 0, 0x5e, 0, 0, 0x66];
-/// Flows, four times as many as a CPU remembers next hops of pairs of addresses.
-const FLOWS: u16 = 1_000;
+/// Flows, forty times as many as a CPU remembers next hops of pairs of addresses.
+const FLOWS: u16 = 10_000;
+/// As many of them as pass twice within a unit of time on a busy machine, ten times what a CPU remembers.
+const PART: usize = 2_500;
 
 fn now() -> u32 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock");
@@ -83,26 +85,34 @@ fn crowd(programs: &mut Programs, open: Open) -> Vec<Vec<u8>> {
 #[test]
 fn a_second_packet_of_each_of_many_flows_looks_nothing_up() {
     tests::skip_without_root!();
-    let sizes = Sizes { flows: 4_096, ..Sizes::default() };
+    let sizes = Sizes { flows: 16_384, ..Sizes::default() };
     let mut programs = Programs::with_sizes(sizes).expect("the programs load");
     programs.tls_with_one_route();
     for family in FAMILIES {
         let open = open(&mut programs, family);
         let segments = crowd(&mut programs, open);
         let own = Device::Client.far_mac();
-        let (first, second) = within_a_unit(|_| {
-            move_client(&programs, family, own);
-            let first = programs.ingress_all(Device::Backend, &segments);
-            // Who looks up sees this.
-            move_client(&programs, family, STRANGER);
-            (first, programs.ingress_all(Device::Backend, &segments))
-        });
         let at = |packets: &[Vec<u8>], mac| packets.iter().filter(|p| receiver(p) == mac).count();
-        assert_eq!(at(&first, own), first.len(), "{family:?}");
-        assert_eq!(at(&second, own), second.len(), "{family:?}: flows that looked up again within the unit");
-        // And in the next unit, each of them does.
-        let third = within_a_unit(|_| programs.ingress_all(Device::Backend, &segments));
-        assert_eq!(at(&third, STRANGER), third.len(), "{family:?}");
+        for segments in segments.chunks(PART) {
+            let (first, second) = within_a_unit(|_| {
+                move_client(&programs, family, own);
+                let first = programs.ingress_all(Device::Backend, segments);
+                // Who looks up sees this.
+                move_client(&programs, family, STRANGER);
+                (first, programs.ingress_all(Device::Backend, segments))
+            });
+            assert_eq!(at(&first, own), first.len(), "{family:?}");
+            assert_eq!(
+                at(&second, own),
+                second.len(),
+                "{family:?}: flows that looked up again within the unit"
+            );
+        }
+        // And in a later unit, each of them does.
+        for segments in segments.chunks(PART) {
+            let third = within_a_unit(|_| programs.ingress_all(Device::Backend, segments));
+            assert_eq!(at(&third, STRANGER), third.len(), "{family:?}");
+        }
         move_client(&programs, family, own);
         crate::setup::forget_all(&mut programs);
     }
