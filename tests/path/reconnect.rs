@@ -116,10 +116,11 @@ fn nodes(to: SocketAddr, hello: &[u8], greeted: &AtomicUsize) -> Vec<String> {
     while served + faults.len() < NODES && begun.elapsed() < WITHIN + SERVED {
         let due = (NODES as f64 * begun.elapsed().as_secs_f64() / WITHIN.as_secs_f64()) as usize;
         // A busy machine is late; hellos go on meanwhile.
-        for place in next..due.min(next + events.len()).min(NODES) {
-            begin(&streams[place], to);
-            epoll.add(&streams[place], EpollEvent::new(EpollFlags::EPOLLOUT, place as u64)).unwrap();
-            next = place + 1;
+        let due = due.min(next + events.len()).min(NODES);
+        while next < due {
+            begin(&streams[next], to);
+            epoll.add(&streams[next], EpollEvent::new(EpollFlags::EPOLLOUT, next as u64)).unwrap();
+            next += 1;
             if next == NODES {
                 eprintln!("the last SYN {:.2?} after the first", begun.elapsed());
             }

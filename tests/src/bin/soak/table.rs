@@ -5,9 +5,9 @@ use std::fmt::Display;
 use std::fs;
 use std::path::PathBuf;
 
+use ::tests::machine;
+use ::tests::record::{self, in_cell};
 use anyhow::{Context, Result};
-use tests::machine;
-use tests::record::{self, in_cell};
 
 use crate::course::{self, Cell, Course};
 use crate::director::Tally;
