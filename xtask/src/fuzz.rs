@@ -192,6 +192,7 @@ mod tests {
              #65536\tpulse  cov: 4127 ft: 9120 corp: 402/61Kb lim: 4096 exec/s: 33 rss: 141Mb\n\
              Test unit written to ./slow-unit-da39\n\
              #113837\tDONE   cov: 4310 ft: 9666 corp: 431/70Kb lim: 4096 exec/s: 31 rss: 141Mb\n\
+             ###### Recommended dictionary. ######\n\
              Done 113837 runs in 3611 second(s)\n",
         );
         assert_eq!(work, Work { executions: 113_837, seconds: Some(3611), finds: Vec::new() });
