@@ -39,9 +39,9 @@ fn bound(slots: u32) -> u64 {
     u64::from(slots) * 4 / 5
 }
 
-/// Returns how many flows are to be evicted: a fifth of the slots at most, for the map has no more.
+/// Returns how many flows are to be evicted: a fifth of the slots at most, also where a range of ports was made smaller than what is taken of it.
 fn excess(flows: u64, slots: u32) -> usize {
-    usize::try_from(flows.saturating_sub(bound(slots))).unwrap_or(usize::MAX)
+    flows.min(slots.into()).saturating_sub(bound(slots)) as usize
 }
 
 /// A flow without progress that may be evicted.
@@ -151,7 +151,8 @@ impl Lingering {
     }
 }
 
-/// The flows that may be evicted. Each without progress takes 64 bytes, so all of them together 16 for each slot of the map.
+/// The flows that may be evicted. Each without progress takes 64 bytes, so all of them together 16 for each slot of the map; and as
+/// much again where the ports of all backends run short, too.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     most: usize,
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!(Crowd::new(800_007, 1_000_000, 0).most, 7);
         assert_eq!(Crowd::new(800_007, 1_000_000, 5).most, 2, "some are being asked");
         assert!(!Crowd::new(800_007, 1_000_000, 9).is_crowded());
-        assert_eq!(Crowd::new(1_000_000, 1_000_000, 0).most, 200_000);
+        assert_eq!([1_000_000, u64::MAX].map(|flows| Crowd::new(flows, 1_000_000, 0).most), [200_000; 2]);
     }
 
     /// An evicted flow's entry lingers for ten seconds, and as many others were evicted in each of them.
