@@ -44,8 +44,10 @@ mod tests {
         let timed = programs.timed(Device::Client).unwrap();
         // Of a protocol that is not ours.
         let frame = [[0xff; 12].as_slice(), &[0x88, 0xcc], &[0; 46]].concat();
-        let (next, took) = programs.world.node.run(|| timed.run(&frame)).unwrap();
-        assert_eq!(next, verdict::NEXT);
-        assert!((1..1_000_000).contains(&took), "{took} ns");
+        // The first ones may find nothing in the caches, and any may be interrupted.
+        let runs = programs.world.node.run(|| [(); 10].map(|()| timed.run(&frame).unwrap()));
+        assert!(runs.iter().all(|(next, _)| *next == verdict::NEXT), "{runs:?}");
+        let least = runs.iter().map(|(_, took)| *took).min().unwrap_or_default();
+        assert!((1..1_000_000).contains(&least), "{runs:?}");
     }
 }
