@@ -7,8 +7,9 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use ::tests::addresses::{Family, TLS_PORT, client, server_name, vip};
+use ::tests::at_once::{only, two_cpus};
 use ::tests::hello::hello;
-use ::tests::net::Namespace;
+use ::tests::net::{self, Namespace};
 use ::tests::packet::{Segment, segment};
 use ::tests::program::{Programs, verdict};
 use ::tests::tcp_option::TcpOption;
@@ -16,7 +17,7 @@ use ::tests::timed::Timed;
 use ::tests::world::Device;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use common::reason::Reason;
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::sched_setaffinity;
 use nix::unistd::Pid;
 
 use crate::rounds::Effort;
@@ -135,27 +136,35 @@ impl Taken {
     }
 }
 
-/// Passes frames of both directions at once, each on a CPU of its own.
-fn together(node: &Namespace, timed: [Timed<'_>; 2], frames: &[Vec<Vec<u8>>; 2]) -> Result<[Taken; 2]> {
+/// Passes frames of both directions at once, each on one of these CPUs.
+fn together(
+    node: &Namespace,
+    cpus: [usize; 2],
+    timed: [Timed<'_>; 2],
+    frames: &[Vec<Vec<u8>>; 2],
+) -> Result<[Taken; 2]> {
     let start = Barrier::new(2);
-    let pass = |cpu: usize| -> Result<Taken> {
-        node.enter();
-        let mut one = CpuSet::new();
-        let pinned = one.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &one));
-        let mut each = Vec::with_capacity(frames[cpu].len());
-        // The other one waits for it.
+    let path = node.path();
+    let prepare = |cpu: usize| -> Result<()> {
+        net::enter(&path)?;
+        sched_setaffinity(Pid::from_raw(0), &only(cpu)?).with_context(|| format!("pinning to CPU {cpu}"))
+    };
+    let pass = |end: usize| -> Result<Taken> {
+        let prepared = prepare(cpus[end]);
+        let mut each = Vec::with_capacity(frames[end].len());
+        // The other one waits for it, also if it failed.
         start.wait();
-        pinned.with_context(|| format!("pinning to CPU {cpu}"))?;
+        prepared?;
         let begun = Instant::now();
-        for frame in &frames[cpu] {
-            let (answer, took) = timed[cpu].run(frame)?;
+        for frame in &frames[end] {
+            let (answer, took) = timed[end].run(frame)?;
             ensure!(answer == verdict::REDIRECT, "a packet is not passed on: {answer}");
             each.push(took);
         }
         Ok(Taken { each, span: [begun, Instant::now()] })
     };
     scope(|scope| {
-        let threads = [0, 1].map(|cpu| scope.spawn(move || pass(cpu)));
+        let threads = [CLIENT, BACKEND].map(|end| scope.spawn(move || pass(end)));
         let [one, other] =
             threads.map(|thread| thread.join().map_err(|_| anyhow!("a thread ended early")).flatten());
         Ok([one?, other?])
@@ -179,9 +188,9 @@ struct Figures {
 }
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
-    let cpus = std::thread::available_parallelism().context("counting the CPUs")?;
-    ensure!(cpus.get() > 1, "needs two CPUs");
-    let how = if effort.quick { (PACKETS_QUICK, 0.0) } else { (PACKETS, TOGETHER) };
+    let cpus = two_cpus()?;
+    let (count, together) = if effort.quick { (PACKETS_QUICK, 0.0) } else { (PACKETS, TOGETHER) };
+    let how = How { cpus, count, together };
     let mut programs = Programs::load()?;
     programs.tls_with_one_route();
     let mut open = [Open::new(&mut programs, 40_000)?, Open::new(&mut programs, 40_001)?];
@@ -190,7 +199,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     for round in 0..=effort.rounds {
         let mut sums = [0.0; 2];
         for first in [0, 1] {
-            // The client's packets of one flow, with the backend's of the same one or of the other, and in the next round the other way.
+            // The client's packets of one flow, with the backend's of the same one or of the other, and in the next round in the other order.
             for turn in [round % 2, 1 - round % 2] {
                 let flows = [first, if turn == 0 { first } else { 1 - first }];
                 let (median, overlap) = run_together(&programs, &mut open, flows, how)?;
@@ -202,19 +211,27 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
             figures.each.iter_mut().zip(sums).for_each(|(each, sum)| each.push(sum));
         }
     }
-    Ok(rows(&figures, &siblings()?))
+    Ok(rows(&figures, &siblings(cpus)?))
 }
 
-/// Carries out a [`run`] of this many packets in which both CPUs are at work for at least this part of the time.
+/// How packets are passed: on which CPUs, how many of each direction, and the least part of the time in which both are at work.
+#[derive(Clone, Copy)]
+struct How {
+    cpus: [usize; 2],
+    count: u32,
+    together: f64,
+}
+
+/// Carries out a [`run`] in which both CPUs are at work for long enough.
 fn run_together(
     programs: &Programs,
     open: &mut [Open; 2],
     flows: [usize; 2],
-    (count, together): (u32, f64),
+    how: How,
 ) -> Result<(f64, f64)> {
     for _ in 0..TRIES {
-        let done = run(programs, open, flows, count)?;
-        if done.1 >= together {
+        let done = run(programs, open, flows, how)?;
+        if done.1 >= how.together {
             return Ok(done);
         }
     }
@@ -223,12 +240,17 @@ fn run_together(
 
 /// Passes the client's packets of one flow, and at the same time the backend's of one. Returns what the median packet takes, and
 /// the part of the time in which both CPUs were at work.
-fn run(programs: &Programs, open: &mut [Open; 2], flows: [usize; 2], count: u32) -> Result<(f64, f64)> {
+fn run(
+    programs: &Programs,
+    open: &mut [Open; 2],
+    flows: [usize; 2],
+    How { cpus, count, .. }: How,
+) -> Result<(f64, f64)> {
     let frames = [CLIENT, BACKEND].map(|end| open[flows[end]].frames(end, count));
     let unanswered = [CLIENT, BACKEND].map(|end| open[flows[end]].unanswered(end));
     let [client, backend] = DEVICES.map(|device| programs.timed(device));
     let before = programs.counters();
-    let [one, other] = together(&programs.world.node, [client?, backend?], &frames)?;
+    let [one, other] = together(&programs.world.node, cpus, [client?, backend?], &frames)?;
     let after = programs.counters();
     for reason in [Reason::ForwardBackend, Reason::ForwardClient] {
         let passed = after[&reason] - before[&reason];
@@ -241,21 +263,19 @@ fn run(programs: &Programs, open: &mut [Open; 2], flows: [usize; 2], count: u32)
 }
 
 /// Says what the two CPUs share.
-fn siblings() -> Result<String> {
-    let path = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
-    Ok(format!(
-        "CPUs 0 and 1 are {}",
-        if shares(text.trim()) { "two threads of one core" } else { "two cores" }
-    ))
+fn siblings([one, other]: [usize; 2]) -> Result<String> {
+    let path = format!("/sys/devices/system/cpu/cpu{one}/topology/thread_siblings_list");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let are = if shares(text.trim(), other) { "two threads of one core" } else { "two cores" };
+    Ok(format!("CPUs {one} and {other} are {are}"))
 }
 
-/// Whether CPU 1 is in a list like `0-1,4`.
-fn shares(list: &str) -> bool {
+/// Whether this CPU is in a list like `0-1,4`.
+fn shares(list: &str, cpu: usize) -> bool {
     list.split(',').any(|part| {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
-        let [low, high] = [low, high].map(str::parse::<u32>);
-        matches!((low, high), (Ok(low), Ok(high)) if (low..=high).contains(&1))
+        let [low, high] = [low, high].map(str::parse::<usize>);
+        matches!((low, high), (Ok(low), Ok(high)) if (low..=high).contains(&cpu))
     })
 }
 
@@ -283,12 +303,29 @@ fn rows(figures: &Figures, siblings: &str) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
+    use nix::sched::CpuSet;
+
     use super::*;
 
     #[test]
     fn two_threads_of_one_core_are_siblings() {
-        assert!(shares("0-1") && shares("0,1") && shares("0-3,8"));
-        assert!(!shares("0") && !shares("0,2") && !shares("2-3") && !shares(""));
+        assert!(["0-1", "0,1", "0-3,8"].iter().all(|list| shares(list, 1)));
+        assert!(!["0", "0,2", "2-3", ""].iter().any(|list| shares(list, 1)));
+        assert!(shares("2,6", 6) && !shares("2,6", 3));
+    }
+
+    #[test]
+    fn a_cpu_that_cannot_be_had_fails_both_directions() {
+        ::tests::skip_without_root!();
+        let programs = Programs::load().unwrap();
+        let timed = || DEVICES.map(|device| programs.timed(device).unwrap());
+        // The last CPU that can be named; the other direction must not wait for it.
+        let (missing, [cpu, _]) = (CpuSet::count() - 1, two_cpus().unwrap());
+        for cpus in [[missing, cpu], [cpu, missing]] {
+            let failed = together(&programs.world.node, cpus, timed(), &[vec![], vec![]]);
+            let error = failed.err().map(|error| error.to_string());
+            assert_eq!(error, Some(format!("pinning to CPU {missing}")));
+        }
     }
 
     #[test]
@@ -300,7 +337,8 @@ mod tests {
         assert!(
             two.value.is_none() && one.value.is_some_and(|ratio| ratio.value > 0.1 && ratio.figures == 2)
         );
-        assert!(one.note.starts_with("CPUs 0 and 1 are "), "{}", one.note);
+        let [first, second] = two_cpus().unwrap();
+        assert!(one.note.starts_with(&format!("CPUs {first} and {second} are ")), "{}", one.note);
     }
 
     #[test]
