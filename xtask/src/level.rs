@@ -1,5 +1,6 @@
 //! One level of tests, and how it is run.
 
+use crate::bench;
 use crate::build::Built;
 use crate::cluster::Surroundings;
 use crate::failure::Outcome;
@@ -19,6 +20,9 @@ pub(crate) struct Level {
     /// What the machine must provide.
     pub needs: Needs,
 }
+
+/// The level of those tests of the benchmark that start a whole system, with its load.
+pub(crate) const BENCH: &str = "bench";
 
 /// The level that runs only if it is named: loads of many minutes.
 pub(crate) const SLOW: &str = "slow";
@@ -60,6 +64,9 @@ impl Level {
         command.args(["--", "--show-output"]);
         if matches!(self.name, SIMULATION | FLEET | WITNESS) {
             command.args(["--ignored", "--nocapture"]);
+        }
+        if self.name == BENCH {
+            command.arg("--ignored").env("LOAD_BIN", bench::load()?);
         }
         if matches!(self.name, FLEET | WITNESS | L2 | TRIALS) {
             // Modules of the control tests, or of the cluster tests.

@@ -55,7 +55,7 @@ cargo xtask COMMAND
                         install what is missing, build, make a lab of network namespaces, show Vestibule at work
   lab [ARGUMENT...]     the same lab, kept running to play with (root)
   test [LEVEL...]       run the test levels; all of them when none is named:
-                        unit, packet, path, corpus, budget, control, cluster, conformance;
+                        unit, packet, path, bench, corpus, budget, control, cluster, conformance;
                         and, only where they are named, simulation (a large cluster in virtual time), fleet (root, Go; fifty
                         agents, five hundred nodes), witness (root, Go; addresses compared with MetalLB's own controller), l2
                         (root, Go; addresses of a cluster under load and without its API server, for forty minutes), trials

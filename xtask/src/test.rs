@@ -3,7 +3,7 @@
 use crate::build::Building;
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
-use crate::level::{FLEET, L2, Level, SIMULATION, SLOW, TRIALS, WITNESS};
+use crate::level::{BENCH, FLEET, L2, Level, SIMULATION, SLOW, TRIALS, WITNESS};
 use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{conformance, process, setup};
@@ -16,6 +16,7 @@ const LEVELS: &[Level] = &[
     Level { name: "packet", targets: &["--workspace", "--test", "packet"], needs: Needs::Kernel },
     Level { name: "budget", targets: &["--workspace", "--test", "budget"], needs: Needs::Kernel },
     Level { name: "path", targets: &["--workspace", "--test", "path"], needs: Needs::Lab },
+    Level { name: BENCH, targets: &["--workspace", "--bin", "bench"], needs: Needs::Lab },
     Level { name: "control", targets: &["--workspace", "--test", "control"], needs: Needs::Control },
     Level { name: "cluster", targets: &["--workspace", "--test", "cluster"], needs: Needs::Cluster },
     // Run by Go, not by cargo.
@@ -170,7 +171,8 @@ mod tests {
         let failure =
             chosen(&["paht".to_owned()]).err().map(|failure| failure.to_string()).unwrap_or_default();
         assert!(
-            failure.contains("paht") && failure.contains("unit, corpus, packet, budget, path, control"),
+            failure.contains("paht")
+                && failure.contains("unit, corpus, packet, budget, path, bench, control"),
             "{failure}"
         );
     }

@@ -110,13 +110,8 @@ mod tests {
 
     /// One short workload with all the parts that others use: a rig, loads, the daemon, turns, rows.
     #[test]
+    #[ignore = "needs the daemon and `load`: `cargo xtask test bench`"]
     fn a_quick_run_measures_ours_beside_plain_forwarding() {
-        ::tests::skip_without_root!();
-        let built = std::env::var_os("LOAD_BIN").is_some();
-        if !built {
-            eprintln!("SKIPPED: needs the optimised `load` (LOAD_BIN), as `cargo xtask bench` builds it");
-            return;
-        }
         let effort = Effort { rounds: 2, milliseconds: 200, quick: true, flows: 0, against: None };
         let rows = |effort: &Effort| run(&["ask".to_owned()], effort).unwrap().remove(0).1;
         let first = rows(&effort);
