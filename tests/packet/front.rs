@@ -653,7 +653,7 @@ fn what_is_for_an_address_of_the_node_that_is_no_vip_passes_unchanged() {
     let mut programs = ready();
     for family in FAMILIES {
         let mut segment = dial(family).syn();
-        // Replies of backends come to it.
+        // Replies of backends are addressed to it.
         segment.to.set_ip(balancer(family, TENANT_NETS[0]));
         let frame = segment.bytes();
         assert_unchanged(&front(&mut programs, family, &frame), &frame, "a source address");
