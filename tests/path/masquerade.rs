@@ -229,7 +229,7 @@ fn a_connection_that_conntrack_gives_the_port_of_an_open_one_of_ours_waits_until
 }
 
 #[test]
-fn doctor_notes_a_source_address_that_the_node_masquerades_to() {
+fn doctor_warns_of_a_source_address_that_the_node_masquerades_to() {
     tests::skip_without_root!();
     let node = Node::new();
     let told = || {
@@ -239,7 +239,7 @@ fn doctor_notes_a_source_address_that_the_node_masquerades_to() {
         all.into_iter().find(|one| one["what"] == "masquerading").expect("it is checked")
     };
     let found = told();
-    assert_eq!(found["verdict"], "note", "{found}");
+    assert_eq!(found["verdict"], "warning", "{found}");
     let text = found["found"].as_str().unwrap();
     for family in FAMILIES {
         assert!(text.contains(&balancer(family, 2).to_string()), "{found}");
