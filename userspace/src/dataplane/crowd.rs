@@ -22,8 +22,12 @@ const IDLE_SECS: u32 = 60;
 /// many of them are ended as are too many.
 pub(super) const IDLE_MAX: usize = 10_000;
 
-/// Candidates that are kept beyond a quarter more than are evicted, before those that are not evicted are left out.
+/// Room beyond 125 % of what is evicted, before the surplus is dropped; as much as is evicted, where that is less.
 const KEPT: usize = 1_000;
+/// The least part of what a walk evicts that each of many crowds has: below that, memory is no concern.
+const SHARE_MIN: usize = 16;
+/// Flows that are ended at once, before orders and what is waiting have their turn: it takes less than a tenth of a second of CPU.
+const PIECE: usize = 10_000;
 
 /// More flows than are opened in a second: as many as ten cores open.
 const OPENED_MAX: u64 = 100_000;
@@ -111,7 +115,7 @@ impl Evicted {
 
 /// Adds a candidate. Of many more than `most`, only the first ones are kept: so the memory is that of a quarter more, and [`KEPT`].
 fn push<T, K: Ord>(kept: &mut Vec<T>, candidate: T, most: usize, turn: impl Fn(&T) -> K) {
-    let room = most.saturating_add(most / 4).saturating_add(KEPT);
+    let room = most.saturating_add(most / 4).saturating_add(most.clamp(SHARE_MIN, KEPT));
     if kept.len() >= room {
         keep(kept, most, turn);
     }
@@ -132,30 +136,66 @@ fn keep<T, K: Ord>(kept: &mut Vec<T>, most: usize, turn: impl Fn(&T) -> K) {
 /// Entries are removed within this time after their lifetime, which is checked every second.
 const REMOVAL_SECS: u32 = 2;
 
-/// Flows that were ended. They are counted as flows as long as their entries linger, but nothing else is to be evicted for them.
+/// Flows that are being ended, or were. They are counted as flows as long as their entries linger, but nothing else is to be evicted for them.
 #[derive(Debug, Default)]
-pub(super) struct Lingering(Vec<(u32, u32)>);
+pub(super) struct Going {
+    /// Until when entries linger, and how many.
+    lingering: Vec<(u32, u32)>,
+    /// What is still to be ended of what a walk evicts.
+    rest: Vec<Expiry>,
+}
 
-impl Lingering {
+impl Going {
     /// Takes up flows that were ended now, the monotonic clock in seconds. Their entries linger for this number of seconds.
     pub(super) fn add(&mut self, flows: u32, now: u32, linger_secs: u32) {
-        self.0.retain(|(until, _)| now < *until);
+        self.lingering.retain(|(until, _)| now < *until);
         if flows > 0 {
-            self.0.push((now.saturating_add(linger_secs + REMOVAL_SECS), flows));
+            self.lingering.push((now.saturating_add(linger_secs + REMOVAL_SECS), flows));
         }
     }
 
-    /// Returns how many of them may still be counted.
-    pub(super) fn count(&self, now: u32) -> usize {
-        self.0.iter().filter(|(until, _)| now < *until).map(|(_, flows)| *flows as usize).sum()
+    /// Takes up what a walk evicts.
+    pub(super) fn evict(&mut self, orders: Vec<Expiry>) {
+        self.rest = orders;
+    }
+
+    /// Returns the next flows that are to be ended, at most [`PIECE`].
+    pub(super) fn next(&mut self) -> Vec<Expiry> {
+        self.rest.drain(..self.rest.len().min(PIECE)).collect()
+    }
+
+    /// Whether any are still to be ended.
+    pub(super) fn is_evicting(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    /// Leaves those to the next walk that are still to be ended.
+    pub(super) fn give_up(&mut self) {
+        self.rest = Vec::new();
+    }
+
+    /// Returns how many of them may still be counted. No more linger than have room in the ring of closed flows, `closed`: where it is full,
+    /// the oldest are removed early.
+    pub(super) fn count(&self, now: u32, closed: u32) -> usize {
+        let lingering = self.lingering.iter().filter(|(until, _)| now < *until);
+        let lingering: u64 = lingering.map(|(_, flows)| u64::from(*flows)).sum();
+        self.rest.len() + lingering.min(closed.into()) as usize
     }
 }
 
-/// The flows that may be evicted. Each without progress takes 64 bytes, so all of them together 16 for each slot of the map; and as
-/// much again where the ports of all backends run short, too.
+/// Returns how many flows a walk ends at most: half of the ring of closed flows, or the records of other connections would be removed early.
+pub(super) fn ended_max(closed: u32) -> usize {
+    closed as usize / 2
+}
+
+/// The flows that may be evicted. Each without progress takes 64 bytes, and each idle one 172. A walk ends a sixteenth of the slots at most, so
+/// those without progress take 5 for each slot of the map, and idle ones 2 MB. Where the ports of backends run short, their crowds share as many
+/// among them, and take up to twice as much together.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     most: usize,
+    /// The most idle ones.
+    idle_max: usize,
     stuck: Vec<Waiting>,
     idle: Vec<Idle>,
     /// How many flows may have been silent for long enough, although walks have not known them for so long.
@@ -187,10 +227,19 @@ impl Began {
 }
 
 impl Crowd {
-    /// For a map with this number of flows and slots. `going`: flows whose ends are being asked already, or that were ended.
-    pub(super) fn new(flows: u64, slots: u32, going: usize) -> Self {
-        let most = excess(flows, slots).saturating_sub(going);
-        Self { most, knows_silent: true, ..Self::default() }
+    /// For a map with this number of flows and slots. `going`: flows whose ends are being asked already, or that were ended; `closed`: slots of
+    /// the ring of closed flows.
+    pub(super) fn new(flows: u64, slots: u32, going: usize, closed: u32) -> Self {
+        let most = excess(flows, slots).saturating_sub(going).min(ended_max(closed));
+        Self { most, idle_max: IDLE_MAX, knows_silent: true, ..Self::default() }
+    }
+
+    /// The same crowd where it is one of this number, which share what a walk may evict.
+    pub(super) fn one_of(mut self, crowds: usize, closed: u32) -> Self {
+        let share = |all: usize| (all / crowds.max(1)).max(SHARE_MIN);
+        self.most = self.most.min(share(ended_max(closed)));
+        self.idle_max = share(IDLE_MAX);
+        self
     }
 
     /// The same crowd where there are only this number of flows any more.
@@ -220,7 +269,7 @@ impl Crowd {
             _ if now.saturating_sub(flow.seen_secs) < IDLE_SECS || is_on_trial(flow) => {}
             _ => {
                 let idle = Idle { seen_secs: flow.seen_secs, client: *client, flow: *flow };
-                push(&mut self.idle, idle, self.most.min(IDLE_MAX), Idle::turn);
+                push(&mut self.idle, idle, self.most.min(self.idle_max), Idle::turn);
             }
         }
     }
@@ -236,7 +285,7 @@ impl Crowd {
             most = silent.max(self.most.saturating_sub(self.doubtful));
         }
         self.stuck.truncate(most);
-        let idle_max = (most - self.stuck.len()).min(IDLE_MAX);
+        let idle_max = (most - self.stuck.len()).min(self.idle_max);
         keep(&mut self.idle, idle_max, Idle::turn);
         self.idle.sort_unstable_by_key(Idle::turn);
         Evicted {
@@ -253,6 +302,8 @@ mod tests {
     use common::maps::flow::{Connection, FLOW_CLIENT_ON_TRIAL, FLOW_CLOSED};
 
     const NOW: u32 = 10_000;
+    /// A ring of closed flows that bounds nothing.
+    const ALL: u32 = u32::MAX;
 
     fn client(number: u32) -> ClientTuple {
         let address = Address::v4(number.to_be_bytes());
@@ -273,7 +324,7 @@ mod tests {
     #[test]
     fn flows_are_evicted_by_rank_and_then_by_age() {
         let noted = |most| {
-            let mut crowd = Crowd { most, knows_silent: true, ..Crowd::default() };
+            let mut crowd = Crowd { most, idle_max: IDLE_MAX, knows_silent: true, ..Crowd::default() };
             crowd.note(&client(1), &flow(100), None, NOW);
             crowd.note(&client(2), &flow(500), None, NOW);
             crowd.note(&client(3), &flow(0), Some((Stuck::HalfClosed, 30)), NOW);
@@ -289,7 +340,7 @@ mod tests {
 
     #[test]
     fn young_busy_and_closed_flows_stay() {
-        let mut crowd = Crowd { most: 100, knows_silent: true, ..Crowd::default() };
+        let mut crowd = Crowd { most: 100, idle_max: IDLE_MAX, knows_silent: true, ..Crowd::default() };
         crowd.note(&client(1), &flow(59), None, NOW);
         crowd.note(&client(2), &flow(0), Some((Stuck::Silent, 4)), NOW);
         crowd.note(&client(3), &flow(0), Some((Stuck::HalfClosed, 29)), NOW);
@@ -313,23 +364,65 @@ mod tests {
 
     #[test]
     fn a_map_is_crowded_over_four_fifths() {
-        assert!(!Crowd::new(800_000, 1_000_000, 0).is_crowded());
-        assert_eq!(Crowd::new(800_007, 1_000_000, 0).most, 7);
-        assert_eq!(Crowd::new(800_007, 1_000_000, 5).most, 2, "some are being asked");
-        assert!(!Crowd::new(800_007, 1_000_000, 9).is_crowded());
-        assert_eq!([1_000_000, u64::MAX].map(|flows| Crowd::new(flows, 1_000_000, 0).most), [200_000; 2]);
+        assert!(!Crowd::new(800_000, 1_000_000, 0, ALL).is_crowded());
+        assert_eq!(Crowd::new(800_007, 1_000_000, 0, ALL).most, 7);
+        assert_eq!(Crowd::new(800_007, 1_000_000, 5, ALL).most, 2, "some are being asked");
+        assert!(!Crowd::new(800_007, 1_000_000, 9, ALL).is_crowded());
+        assert_eq!(
+            [1_000_000, u64::MAX].map(|flows| Crowd::new(flows, 1_000_000, 0, ALL).most),
+            [200_000; 2]
+        );
+    }
+
+    /// They went through the ring of closed flows in one walk, and pushed the records of everybody else out.
+    #[test]
+    fn a_walk_ends_half_of_what_the_ring_of_closed_flows_has_room_for() {
+        assert_eq!(Crowd::new(1_000_000, 1_000_000, 0, 125_000).most, 62_500);
+        assert_eq!(Crowd::new(1_000_000, 1_000_000, 199_000, 125_000).most, 1_000);
+        assert_eq!(Crowd::new(1_000_000, 1_000_000, 0, 125_000).one_of(5, 125_000).most, 12_500);
+    }
+
+    /// Each of them kept as many as the map's, which is for all.
+    #[test]
+    fn crowds_share_the_memory_of_one() {
+        for (crowds, asked, kept) in [(1, 10_000, 13_500), (20, 500, 1_125), (100_000, SHARE_MIN, 36)] {
+            let mut crowd = Crowd::new(1_000_000, 1_000_000, 0, 125_000).one_of(crowds, 125_000);
+            for number in 0..20_000 {
+                crowd.note(&client(number), &flow(900), None, NOW);
+            }
+            assert_eq!(crowd.idle.capacity(), kept);
+            assert_eq!(crowd.into_first().idle.len(), asked);
+        }
     }
 
     /// An evicted flow's entry lingers for ten seconds, and as many others were evicted in each of them.
     #[test]
     fn flows_that_were_ended_are_counted_until_their_entries_are_removed() {
-        let mut lingering = Lingering::default();
-        lingering.add(15, NOW, 10);
-        lingering.add(0, NOW + 1, 10);
-        lingering.add(7, NOW + 2, 10);
-        assert_eq!([2, 11, 12, 13, 14].map(|secs| lingering.count(NOW + secs)), [22, 22, 7, 7, 0]);
-        lingering.add(1, NOW + 20, 10);
-        assert_eq!(lingering.0.len(), 1, "what is over is forgotten");
+        let mut going = Going::default();
+        going.add(15, NOW, 10);
+        going.add(0, NOW + 1, 10);
+        going.add(7, NOW + 2, 10);
+        let count = |going: &Going| [2, 11, 12, 13, 14].map(|secs| going.count(NOW + secs, ALL));
+        assert_eq!(count(&going), [22, 22, 7, 7, 0]);
+        assert_eq!(going.count(NOW + 2, 20), 20, "the ring has removed two early");
+        going.add(1, NOW + 20, 10);
+        assert_eq!(going.lingering.len(), 1, "what is over is forgotten");
+    }
+
+    /// Nothing else was done for seconds.
+    #[test]
+    fn very_many_are_ended_in_pieces() {
+        let mut going = Going::default();
+        let order = |number| of_held(&client(number), &flow(0), Reason::ExpireCrowded);
+        going.evict((0..25_000).map(order).collect());
+        let mut clients = Vec::new();
+        for (ended, left) in [(10_000, 15_000), (10_000, 5_000), (5_000, 0), (0, 0)] {
+            let piece = going.next();
+            assert_eq!((piece.len(), going.count(NOW, 0)), (ended, left), "no others go for them");
+            assert_eq!(going.is_evicting(), left > 0);
+            clients.extend(piece.into_iter().map(|order| order.client));
+        }
+        assert!(clients.into_iter().eq((0..25_000).map(client)), "each once, the oldest first");
     }
 
     /// Among millions of flows, the last walk may have been minutes ago.
@@ -339,7 +432,7 @@ mod tests {
         // `silent` were found silent first by the walk at `NOW`; two flows are too many.
         let mut walk = |secs, silent| {
             let now = NOW + secs;
-            let mut crowd = began.walk(Crowd::new(802, 1_000, 0), now);
+            let mut crowd = began.walk(Crowd::new(802, 1_000, 0, ALL), now);
             for number in 1..=silent {
                 crowd.note(&client(number), &flow(0), Some((Stuck::Silent, secs)), now);
             }
@@ -351,7 +444,7 @@ mod tests {
         assert_eq!(walk(4, 1), [8], "no more wait than may be silent");
         assert_eq!(walk(5, 1), [1, 8]);
         // A client that goes on opening such connections does not keep the others here.
-        let mut later = began.walk(Crowd::new(802, 1_000, 0), NOW + 6);
+        let mut later = began.walk(Crowd::new(802, 1_000, 0, ALL), NOW + 6);
         later.note(&client(1), &flow(0), Some((Stuck::Silent, 1)), NOW + 6);
         later.note(&client(2), &flow(0), Some((Stuck::Silent, 1)), NOW + 6);
         later.note(&client(8), &flow(0), Some((Stuck::HalfClosed, 40)), NOW + 6);
@@ -362,18 +455,18 @@ mod tests {
     #[test]
     fn another_crowd_begins_after_one_has_ended() {
         let mut began = Began::default();
-        let crowd = || Crowd::new(802, 1_000, 0);
+        let crowd = || Crowd::new(802, 1_000, 0, ALL);
         assert!(!began.walk(crowd(), NOW).knows_silent && began.walk(crowd(), NOW + 90).knows_silent);
         began.end();
         assert!(!began.walk(crowd(), NOW + 180).knows_silent);
-        assert!(began.walk(Crowd::new(800, 1_000, 0), NOW + 190).knows_silent);
+        assert!(began.walk(Crowd::new(800, 1_000, 0, ALL), NOW + 190).knows_silent);
         assert!(!began.walk(crowd(), NOW + 200).knows_silent);
     }
 
     /// However many flows there are, those noted first are not favoured.
     #[test]
     fn the_longest_idle_of_very_many_are_asked() {
-        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0);
+        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0, ALL);
         for number in 1..=50_000 {
             crowd.note(&client(number), &flow(60 + number / 10), None, NOW);
             assert!(crowd.idle.capacity() <= IDLE_MAX * 5 / 4 + KEPT);
@@ -386,13 +479,14 @@ mod tests {
     /// No more than 10,000 went with a walk, so 14,000 a second from four sources filled the map.
     #[test]
     fn all_that_are_too_many_are_ended_at_once_where_their_clients_never_acknowledged_anything() {
-        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0);
+        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0, ALL);
         for number in 0..400_000 {
             // The later, the longer; and those that are idle go after them.
             crowd.note(&client(number), &flow(0), Some((Stuck::Silent, 5 + number / 100)), NOW);
             crowd.note(&client(number), &flow(900), None, NOW);
         }
-        assert!(size_of::<Waiting>() == 64 && crowd.stuck.capacity() <= 250_000 + KEPT, "16 MB");
+        assert_eq!([size_of::<Waiting>(), size_of::<Idle>()], [64, 172]);
+        assert!(crowd.stuck.capacity() <= 250_000 + KEPT);
         let first = crowd.into_first();
         assert_eq!((first.stuck.len(), first.idle.len()), (200_000, 0));
         let mut ended: Vec<_> = first.stuck.iter().map(|order| order.client).collect();
@@ -404,7 +498,7 @@ mod tests {
     /// Half-closed flows need no probe either, and the rest is made up of idle ones.
     #[test]
     fn half_closed_flows_are_ended_with_them_and_some_of_the_idle_ones_asked() {
-        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0);
+        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0, ALL);
         for number in 0..60_000 {
             crowd.note(&client(number), &flow(900), None, NOW);
             crowd.note(&client(number), &flow(0), Some((Stuck::HalfClosed, 30)), NOW);

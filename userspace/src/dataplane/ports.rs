@@ -10,13 +10,15 @@ use common::maps::flow::{BackendTuple, FLOW_ESTABLISHED, Flow};
 use common::maps::settings::Settings;
 use foldhash::fast::RandomState;
 
-use super::crowd::{Crowd, Evicted, IDLE_MAX};
+use super::crowd::{Crowd, Evicted, IDLE_MAX, ended_max};
 
 /// The flows by the address and port of their backend, and our address: these share a range of source ports.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     /// Source ports towards each.
     ports: u32,
+    /// Slots of the ring of closed flows.
+    closed: u32,
     /// Flows that keep their ports, as this walk finds them.
     flows: HashMap<BackendTuple, u64, RandomState>,
     /// The flows that may be evicted where the last walk found few ports left.
@@ -28,13 +30,18 @@ impl Ports {
     pub(super) fn begin(&mut self, settings: &Settings) {
         let last = u32::from(settings.source_port_last);
         self.ports = (last + 1).saturating_sub(settings.source_port_first.into());
-        let crowds = self.flows.drain().map(|(backend, flows)| (backend, Crowd::new(flows, self.ports, 0)));
-        self.crowds = crowds.filter(|(_, crowd)| crowd.is_crowded()).collect();
+        self.closed = settings.closed;
+        let crowd = |flows| Crowd::new(flows, self.ports, 0, settings.closed);
+        let crowds = self.flows.drain().map(|(backend, flows)| (backend, crowd(flows)));
+        let crowds: Vec<_> = crowds.filter(|(_, crowd)| crowd.is_crowded()).collect();
+        let count = crowds.len();
+        let share = |(backend, crowd): (_, Crowd)| (backend, crowd.one_of(count, settings.closed));
+        self.crowds = crowds.into_iter().map(share).collect();
     }
 
     /// Whether the last walk found few ports left towards a backend: the next one evicts.
     pub(super) fn are_short(&self) -> bool {
-        self.flows.values().any(|flows| Crowd::new(*flows, self.ports, 0).is_crowded())
+        self.flows.values().any(|flows| Crowd::new(*flows, self.ports, 0, self.closed).is_crowded())
     }
 
     /// Takes a flow up. `is_going`: its ends are being asked, to make room. Returns the crowd that it is to be noted in.
@@ -51,9 +58,11 @@ impl Ports {
     /// Ends a walk: returns the flows that are evicted, without those in `others`. Where this walk found ports again, nobody is evicted.
     pub(super) fn end(&mut self, others: &Evicted) -> Evicted {
         let mut evicted = Evicted::default();
+        let stuck_max = ended_max(self.closed).saturating_sub(others.stuck.len());
         for (backend, crowd) in self.crowds.drain() {
             let Some(flows) = self.flows.get_mut(&backend) else { continue };
             let mut first = crowd.now_of(*flows, self.ports).into_first();
+            first.stuck.truncate(stuck_max.saturating_sub(evicted.stuck.len()));
             first.idle.truncate(IDLE_MAX.saturating_sub(evicted.idle.len()));
             // From now on they are going, or others would be evicted for them.
             *flows = flows.saturating_sub(first.count() as u64);
@@ -77,11 +86,14 @@ mod tests {
     use common::maps::address::Address;
     use common::maps::flow::{ClientTuple, Connection, FLOW_RESET};
 
+    use common::reason::Reason;
+
     use super::super::held::Stuck;
+    use super::super::request::expiry;
 
     const NOW: u32 = 10_000;
     const SETTINGS: Settings =
-        Settings { source_port_first: 1024, source_port_last: 1123, ..Settings::zeroed() };
+        Settings { source_port_first: 1024, source_port_last: 1123, closed: 1_000_000, ..Settings::zeroed() };
 
     fn client(number: u16) -> ClientTuple {
         ClientTuple::tcp(Address::default(), Address::default(), Port::new(number), Port::new(443))
@@ -152,7 +164,7 @@ mod tests {
     #[test]
     fn a_flow_that_is_evicted_anyway_is_not_evicted_twice() {
         let flows: Vec<_> = (0..81).map(|number| flow(number, 10, 100 + u32::from(number))).collect();
-        let mut crowd = Crowd::new(81, 100, 0);
+        let mut crowd = Crowd::new(81, 100, 0, SETTINGS.closed);
         crowd.note(&flows[80].0, &flows[80].1, None, NOW);
         let others = crowd.into_first();
         let mut ports = Ports::default();
@@ -166,23 +178,33 @@ mod tests {
     #[test]
     fn all_that_are_too_many_are_ended_at_once_where_nobody_has_to_be_asked() {
         const PORTS: u16 = 28_976;
-        let settings = Settings { source_port_first: 1024, source_port_last: 1023 + PORTS, ..SETTINGS };
-        let mut ports = Ports::default();
-        let mut walk = |stuck| {
-            ports.begin(&settings);
+        let mut settings = Settings { source_port_first: 1024, source_port_last: 1023 + PORTS, ..SETTINGS };
+        let walk = |ports: &mut Ports, settings: &Settings, stuck, others: &Evicted| {
+            ports.begin(settings);
             for (backend, number) in (10..13).flat_map(|backend| (0..PORTS).map(move |n| (backend, n))) {
                 let (client, flow) = flow(number, backend, 100);
                 if let Some(crowd) = ports.note(&flow, false) {
                     crowd.note(&client, &flow, stuck, NOW);
                 }
             }
-            let evicted = ports.end(&Evicted::default());
+            let evicted = ports.end(others);
             (evicted.stuck.len(), evicted.idle.len())
         };
         let excess = 3 * (usize::from(PORTS) - usize::from(PORTS) * 4 / 5);
-        assert_eq!(walk(None), (0, 0), "the first walk counts");
-        assert_eq!(walk(Some((Stuck::Silent, 5))), (excess, 0));
-        walk(None);
-        assert_eq!(walk(None), (0, IDLE_MAX), "each costs a probe to both ends");
+        let (mut ports, none) = (Ports::default(), Evicted::default());
+        let silent = Some((Stuck::Silent, 5));
+        assert_eq!(walk(&mut ports, &settings, None, &none), (0, 0), "the first walk counts");
+        assert_eq!(walk(&mut ports, &settings, silent, &none), (excess, 0));
+        walk(&mut ports, &settings, None, &none);
+        let idle = IDLE_MAX / 3 * 3;
+        assert_eq!(walk(&mut ports, &settings, None, &none), (0, idle), "each costs a probe to both ends");
+        // The records of other connections that are closed stay.
+        settings.closed = 1_800;
+        walk(&mut ports, &settings, None, &none);
+        assert_eq!(walk(&mut ports, &settings, silent, &none), (900, 0), "half of the ring");
+        walk(&mut ports, &settings, None, &none);
+        let others =
+            Evicted { stuck: vec![expiry(&client(0), Reason::ExpireCrowded); 800], idle: Vec::new() };
+        assert_eq!(walk(&mut ports, &settings, silent, &others).0, 100, "with what the map evicts");
     }
 }

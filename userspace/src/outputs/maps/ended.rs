@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc;
 
 use common::maps::address::Address;
+use tokio::time::Instant;
 
 use crate::plan::{Applied, Census, Change, Selector};
 
@@ -49,6 +50,19 @@ pub(super) struct Freed {
     pub senders: BTreeSet<Address>,
 }
 
+/// The second part of a removal, or of an audit.
+#[derive(Default)]
+pub(super) struct Again {
+    pub due: Option<Instant>,
+    pub selector: Selector,
+    /// A census, and the generation that connections of it are older than.
+    pub audit: Option<(Census, u32)>,
+    pub later: Vec<Change>,
+    pub freed: Vec<Freed>,
+    /// The last reset looked at all connections. Two in succession must.
+    pub is_complete: bool,
+}
+
 impl Ended {
     /// Returns what a daemon that died, or a failed write, left. Without it a map that is full for a moment would stay full: nothing is
     /// deleted by a plan before all that it adds is written.
@@ -66,6 +80,15 @@ impl Ended {
         self.senders.extend(other.senders);
         self.freed.extend(other.freed);
         self.flows += other.flows;
+    }
+
+    /// Returns the ids of the policies of which a range is to be deleted.
+    pub(super) fn policies(&self) -> BTreeSet<u32> {
+        let policy = |change: &Change| match change {
+            Change::DeletePolicy(key) => Some(key.id().into()),
+            _ => None,
+        };
+        self.later.iter().filter_map(policy).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {

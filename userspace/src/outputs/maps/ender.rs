@@ -51,6 +51,12 @@ pub(super) trait Ender {
     /// Looks at all flows.
     fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError>;
 
+    /// Whether some of what the last look at all flows evicted is still to be ended.
+    fn is_evicting(&self) -> bool;
+
+    /// Ends more of that.
+    fn end_more(&mut self) -> Result<Ended, ExpireError>;
+
     /// Looks at what is left of connections that are gone.
     fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError>;
 
@@ -128,6 +134,14 @@ impl Ender for Expirer {
 
     fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         Self::sweep_flows(self, settings)
+    }
+
+    fn is_evicting(&self) -> bool {
+        Self::is_evicting(self)
+    }
+
+    fn end_more(&mut self) -> Result<Ended, ExpireError> {
+        Self::end_more(self)
     }
 
     fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {

@@ -2,7 +2,7 @@
 //! backend is removed. It is a separate thread so that a walk through a million flows does not delay a
 //! reload.
 
-use std::collections::BTreeSet;
+use std::io;
 use std::mem::take;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -11,10 +11,12 @@ use std::time::Duration;
 use common::maps::address::Address;
 use common::reason::Reason;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
 use super::ahead;
+use super::ended::Again;
 pub(super) use super::ended::{Ended, Freed, Order};
 use super::ender::{Ender, share_precedence};
 use super::generation::is_older;
@@ -29,7 +31,7 @@ use crate::dataplane::pin::Pins;
 use crate::dataplane::swept::{self, Found, Swept};
 use crate::net::neighbour;
 use crate::outputs::error::ReaperGone;
-use crate::plan::{Census, Change, Selector};
+use crate::plan::{Census, Selector};
 
 /// Delay until a reset is repeated, for connections that were being opened during the first one.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
@@ -49,15 +51,15 @@ pub(super) struct Reaper {
 
 impl Reaper {
     /// Starts the thread.
-    pub(super) fn start(pins: &Pins, ifindex: u32, swept: Swept) -> Result<Self, std::io::Error> {
-        let mut expirer = Expirer::open(pins, ifindex).map_err(std::io::Error::other)?;
+    pub(super) fn start(pins: &Pins, ifindex: u32, swept: Swept) -> io::Result<Self> {
+        let mut expirer = Expirer::open(pins, ifindex).map_err(io::Error::other)?;
         let precedence = share_precedence(&mut expirer);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let evictions = {
+        let mut evictions = {
             let _within = runtime.enter();
             Evictions::open(pins)?
         };
-        let behind = Behind::open(pins, ifindex).map_err(std::io::Error::other)?;
+        let behind = Behind::open(pins, ifindex).map_err(io::Error::other)?;
         let (orders, first) = mpsc::channel();
         let (onward, received) = unbounded_channel();
         let (sender, freed) = mpsc::channel();
@@ -66,7 +68,12 @@ impl Reaper {
             |name: &str, work: Box<dyn FnOnce() + Send>| thread::Builder::new().name(name.into()).spawn(work);
         let threads = [
             start("ahead", Box::new(move || ahead::serve(behind, &first, &passes, &swept, &precedence)))?,
-            start("reaper", Box::new(move || runtime.block_on(duty.serve(received, evictions))))?,
+            start(
+                "reaper",
+                Box::new(move || {
+                    runtime.block_on(duty.serve(received, async move || evictions.next().await))
+                }),
+            )?,
         ];
         let (listeners, policies, senders) = (Resting::default(), Resting::default(), Resting::default());
         Ok(Self { orders, onward, freed, listeners, policies, senders, threads })
@@ -100,7 +107,7 @@ impl Reaper {
     /// Ends what was removed.
     pub(super) fn end_removed(&mut self, mut ended: Ended) -> Result<(), ReaperGone> {
         let listeners = ended.selector.listeners.clone();
-        let policies: BTreeSet<u32> = ended.later.iter().filter_map(policy).collect();
+        let policies = ended.policies();
         self.listeners.begin(&listeners);
         self.policies.begin(&policies);
         self.senders.begin(&ended.senders);
@@ -143,19 +150,6 @@ impl Reaper {
     }
 }
 
-/// The second part of a removal, or of an audit.
-#[derive(Default)]
-struct Again {
-    due: Option<Instant>,
-    selector: Selector,
-    /// A census, and the generation that connections of it are older than.
-    audit: Option<(Census, u32)>,
-    later: Vec<Change>,
-    freed: Vec<Freed>,
-    /// The last reset looked at all connections. Two in succession must.
-    is_complete: bool,
-}
-
 struct Duty<E> {
     expirer: E,
     again: Vec<Again>,
@@ -184,7 +178,11 @@ impl<E: Ender> Duty<E> {
         Self { expirer, again, freed, tick: 0, walked, left, refusing, refuse: None, swept }
     }
 
-    async fn serve(mut self, mut orders: UnboundedReceiver<Order>, mut evictions: Evictions) {
+    async fn serve(
+        mut self,
+        mut orders: UnboundedReceiver<Order>,
+        mut next: impl AsyncFnMut() -> io::Result<Notice>,
+    ) {
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -196,7 +194,8 @@ impl<E: Ender> Duty<E> {
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.repeat(),
                 _ = second.tick() => self.sweep(),
-                notice = evictions.next() => match notice {
+                () = yield_now(), if self.expirer.is_evicting() => self.end_more(),
+                notice = next() => match notice {
                     Ok(notice) => self.obey_program(&notice),
                     Err(error) => return warn!(%error, "evictions cannot be awaited"),
                 },
@@ -326,7 +325,7 @@ impl<E: Ender> Duty<E> {
         self.tick = self.tick.wrapping_add(1);
         let is_time = self.tick.is_multiple_of(walked::every_secs(&settings));
         let need = self.need();
-        if self.walked.calls_for_next(is_time, need) {
+        if self.walked.calls_for_next(is_time, need) && !self.expirer.is_evicting() {
             self.walked =
                 Walked::during("time limit", |why| report(why, self.expirer.sweep_flows(&settings)));
         }
@@ -340,6 +339,10 @@ impl<E: Ender> Duty<E> {
             }
         }
         self.swept.set(Some(Found { refusing: self.refuse, ..self.expirer.found() }));
+    }
+
+    fn end_more(&mut self) {
+        report("crowded", self.expirer.end_more());
     }
 
     /// Returns what the next walk over all flows is needed for.
@@ -371,14 +374,6 @@ impl<E: Ender> Duty<E> {
     }
 }
 
-/// Returns the id of the policy of which a change deletes a range.
-fn policy(change: &Change) -> Option<u32> {
-    match change {
-        Change::DeletePolicy(key) => Some(key.id().into()),
-        _ => None,
-    }
-}
-
 /// When a second part is due.
 fn due() -> Option<Instant> {
     Some(Instant::now() + AGAIN)
@@ -398,7 +393,10 @@ fn report(why: &str, ended: Result<swept::Ended, ExpireError>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::net::IpAddr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use common::maps::event::{Expiry, RouteCounters};
     use common::maps::flow::{ClientTuple, Connection};
@@ -407,6 +405,7 @@ mod tests {
     use super::*;
     use crate::dataplane::precedence::Precedence;
     use crate::dataplane::table::TableError;
+    use crate::plan::Change;
 
     /// Connections that are looked at only if the test wants it.
     #[derive(Default)]
@@ -416,6 +415,8 @@ mod tests {
         flow_sweeps: u32,
         left_sweeps: u32,
         is_awaited: bool,
+        /// Pieces that are still to be ended.
+        evicting: Arc<AtomicU32>,
         noted: u32,
         is_crowded: bool,
         counters: RouteCounters,
@@ -471,6 +472,15 @@ mod tests {
 
         fn sweep_flows(&mut self, _: &Settings) -> Result<swept::Ended, ExpireError> {
             self.flow_sweeps += 1;
+            self.ended()
+        }
+
+        fn is_evicting(&self) -> bool {
+            self.evicting.load(Ordering::Relaxed) > 0
+        }
+
+        fn end_more(&mut self) -> Result<swept::Ended, ExpireError> {
+            self.evicting.fetch_sub(1, Ordering::Relaxed);
             self.ended()
         }
 
@@ -590,6 +600,43 @@ mod tests {
                 assert_eq!(duty.expirer.flow_sweeps, sweeps, "{tick} {is_crowded} {ago}");
             }
         }
+    }
+
+    /// Orders and what is waiting have their turn in between: the end of a removed backend's connections took seconds.
+    #[test]
+    fn what_a_walk_evicted_is_ended_without_a_wait_and_after_orders() {
+        let duty = Duty::new(Fake::default(), mpsc::channel().0, Swept::default());
+        let (done, evicting) = (mpsc::channel(), Arc::clone(&duty.expirer.evicting));
+        evicting.store(1_000, Ordering::Relaxed);
+        let (orders, received) = unbounded_channel();
+        assert!(orders.send(Order::Forget(done.0)).is_ok());
+        let ended = async {
+            while evicting.load(Ordering::Relaxed) > 0 {
+                let is_obeyed = done.1.try_recv() == Err(mpsc::TryRecvError::Disconnected);
+                assert!(is_obeyed || evicting.load(Ordering::Relaxed) >= 999);
+                yield_now().await;
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::select! {
+                () = duty.serve(received, async || std::future::pending().await) => panic!("it ended"),
+                () = ended => {}
+                () = sleep_until(Instant::now() + Duration::from_secs(30)) => panic!("{evicting:?} are left"),
+            }
+        });
+    }
+
+    /// It would find them again.
+    #[test]
+    fn the_next_walk_waits_until_what_the_last_one_evicted_is_ended() {
+        let mut duty = Duty::new(Fake::default(), mpsc::channel().0, Swept::default());
+        (duty.expirer.is_crowded, duty.expirer.evicting) = (true, Arc::new(1.into()));
+        duty.sweep();
+        assert_eq!(duty.expirer.flow_sweeps, 0);
+        duty.end_more();
+        duty.sweep();
+        assert_eq!(duty.expirer.flow_sweeps, 1);
     }
 
     /// A map of counts that is full of sources that are gone bounds nobody.
