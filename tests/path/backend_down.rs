@@ -170,13 +170,14 @@ fn a_route_without_a_backend_of_the_clients_family_refuses() {
 const LIMIT: Duration = Duration::from_secs(6);
 const LATEST: Duration = Duration::from_secs(10);
 
-/// Opens connections to the route `single`, of one backend for each family; both hellos are sent at once.
-fn to_single(scene: &Scene) -> Vec<TcpStream> {
+/// Opens connections to the route `single`, of one backend for each family; both hellos are sent at once. Returns them, and since when each waits.
+fn to_single(scene: &Scene) -> Vec<(TcpStream, Instant)> {
     let bytes = hello().name("single.example.org").bytes();
     let open = |family| {
         let mut stream = scene.lab.client.run(|| tls::dial(scene.lab.vip(family, TLS_PORT))).unwrap();
+        let begun = Instant::now();
         stream.write_all(&bytes).unwrap();
-        stream
+        (stream, begun)
     };
     FAMILIES.map(open).into()
 }
@@ -200,9 +201,8 @@ fn a_single_silent_backend_has_until_the_time_limit() {
     let scene = single();
     let ((), moved) = scene.counted(|| {
         let mut streams = to_single(&scene);
-        let begun = Instant::now();
         std::thread::scope(|scope| {
-            for stream in &mut streams {
+            for (stream, begun) in &mut streams {
                 scope.spawn(|| {
                     let end = end_of(stream, LATEST).unwrap();
                     let after = begun.elapsed();
@@ -229,7 +229,7 @@ fn a_single_backend_that_answers_before_the_time_limit_serves() {
         // Longer than two SYNs in 0.4 s.
         std::thread::sleep(Duration::from_secs(1));
         ignore_syns(&scene.lab.tenants[0].namespace, false);
-        for stream in &mut streams {
+        for (stream, _) in &mut streams {
             assert_eq!(read_line(stream).unwrap().as_deref(), Some("tenant-a/0"));
         }
         streams
@@ -237,7 +237,7 @@ fn a_single_backend_that_answers_before_the_time_limit_serves() {
     let count = |reason: &str| moved.get(reason).copied().unwrap_or(0);
     assert_eq!([count("ConnectSyn"), count("ConnectHello"), count("HelloTimeout")], [2, 2, 0], "{moved:?}");
     assert!(count("ConnectAgain") >= 4, "the backends came too early: {moved:?}");
-    for stream in &mut streams {
+    for (stream, _) in &mut streams {
         let mut echo = vec![0; hello().name("single.example.org").bytes().len()];
         stream.read_exact(&mut echo).unwrap();
         assert_eq!(echo, hello().name("single.example.org").bytes());

@@ -188,13 +188,13 @@ fn a_half_closed_connection_is_ended_five_minutes_after_its_last_progress() {
     let mut walker = Walker::start(&scene);
     assert_eq!([walker.walk(0), walker.walk(200)], [0, 0]);
     going.progress(&scene);
-    assert_eq!(walker.walk(280), 0, "too early, {:?}", scene.daemon.reasons());
+    assert_eq!(walker.walk(250), 0, "too early, {:?}", scene.daemon.reasons());
     assert_eq!(walker.walk(301), 1, "too late, or both: {:?}", scene.daemon.reasons());
     still.assert_reset();
-    // The other one's last progress was found at 280.
-    assert_eq!(walker.walk(560), 0, "too early, {:?}", scene.daemon.reasons());
+    // The other one's last progress was found at 250.
+    assert_eq!(walker.walk(500), 0, "too early, {:?}", scene.daemon.reasons());
     assert_eq!(going.flow(&scene).connection.state, FLOW_ESTABLISHED);
-    assert_eq!(walker.walk(581), 1, "too late, {:?}", scene.daemon.reasons());
+    assert_eq!(walker.walk(551), 1, "too late, {:?}", scene.daemon.reasons());
     going.assert_reset();
     assert_eq!(scene.daemon.reasons().unwrap().get("ExpireHeld"), Some(&2));
 }
@@ -247,8 +247,13 @@ fn ends_with_unacknowledged_bytes_or_a_fin_are_asked_after_twenty_minutes() {
     assert_eq!([walker.walk(0), walker.walk(1_180)], [0, 0]);
     assert_eq!(are_asked(&found()), [[false; 2]; 2], "too early");
     assert_eq!(walker.walk(1_201), 0, "{:?}", scene.daemon.reasons());
-    let asked = are_asked(&found());
-    assert_eq!(asked, [[true; 2]; 2], "client and server of each, {:?}", scene.daemon.reasons());
+    // The probes are sent by now, and a tap may see them later.
+    let mut seen = [vec![], vec![]];
+    let are_all = eventually(SOON, || {
+        seen.iter_mut().zip(found()).for_each(|(seen, more)| seen.extend(more));
+        are_asked(&seen) == [[true; 2]; 2]
+    });
+    assert!(are_all, "client and server of each: {:?}, {:?}", are_asked(&seen), scene.daemon.reasons());
     for host in [client, tenant] {
         host.nft("flush ruleset\n").unwrap();
     }
