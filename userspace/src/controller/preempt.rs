@@ -18,7 +18,7 @@ pub(super) const HOLD: Duration = DURATION.saturating_mul(4);
 const NOTICE: Duration = DURATION.saturating_sub(MARGIN);
 /// Interval between two renewals.
 const RENEW: Duration = Duration::from_secs(10);
-/// The most attempts to take the Lease: its holder renews it meanwhile.
+/// The most attempts to take the Lease: its holder renews it meanwhile, or the API server does not answer.
 const ATTEMPTS: u32 = 10;
 /// The most attempts to write the Lease for the last time.
 const LAST_ATTEMPTS: u32 = 3;
@@ -44,12 +44,14 @@ enum Failure {
     Conflict(String),
     /// The API server does not answer, or not as expected.
     Trouble(String),
+    /// It refuses, and will.
+    Refused(String),
 }
 
 impl Failure {
     fn text(self) -> String {
         match self {
-            Self::Conflict(why) | Self::Trouble(why) => why,
+            Self::Conflict(why) | Self::Trouble(why) | Self::Refused(why) => why,
         }
     }
 }
@@ -72,6 +74,7 @@ impl Preemption {
                     }
                     return Ok(Self { api, identity, lease, renewed: sent, failed: None });
                 }
+                Err(Failure::Refused(why)) => return Err(why),
                 Err(Failure::Conflict(why)) => trouble = why,
                 Err(Failure::Trouble(why)) => {
                     warn!(why, "the leader's Lease cannot be taken; tried again");
@@ -134,6 +137,10 @@ impl Preemption {
                 // What gives it back names nobody.
                 let is_ours = before.lease_transitions == spec.lease_transitions
                     && (holder == self.identity || before.holder_identity.as_deref() == Some(holder));
+                if !is_ours && self.identity.is_empty() {
+                    // It was given back before, without an answer.
+                    return Ok(());
+                }
                 if !is_ours {
                     return Err(Failure::Conflict("another process has taken the leader's Lease".to_owned()));
                 }
@@ -178,6 +185,7 @@ async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, 
     match timeout(REQUEST, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) if is_conflict(&error) => Err(Failure::Conflict(short(&error))),
+        Ok(Err(error)) if is_refusal(&error) => Err(Failure::Refused(short(&error))),
         Ok(Err(error)) => Err(Failure::Trouble(short(&error))),
         Err(_) => Err(Failure::Trouble("the API server does not answer".to_owned())),
     }
@@ -185,6 +193,10 @@ async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, 
 
 fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
+}
+
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403 | 422))
 }
 
 fn named(namespace: &str) -> ObjectMeta {
@@ -223,6 +235,7 @@ mod tests {
         /// It does nothing.
         Hangs,
         Fails,
+        Refuses,
     }
 
     /// An API server with the Lease.
@@ -260,6 +273,7 @@ mod tests {
             match *does {
                 Does::Hangs => return refusal(StatusCode::OK),
                 Does::Fails => return refusal(StatusCode::INTERNAL_SERVER_ERROR),
+                Does::Refuses => return refusal(StatusCode::FORBIDDEN),
                 Does::Answers | Does::IsSilent => {}
             }
             if method != Method::GET {
@@ -329,6 +343,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_may_not_take_it_does_not_try_again() {
+        let (server, client) = Server::start("leader");
+        server.set(Does::Refuses);
+        let begun = Instant::now();
+        assert!(take(&client).await.is_err_and(|why| why.contains("403")));
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn renewals_may_fail_for_a_while() {
         for does in [Does::Hangs, Does::IsSilent, Does::Fails] {
             let (server, client) = Server::start("");
@@ -369,6 +392,17 @@ mod tests {
         assert_eq!(lease.keep().await, Err("another process has taken the leader's Lease".to_owned()));
         assert!(lease.leave().await.is_err());
         assert_eq!(server.holder(), "other");
+    }
+
+    /// A controller may have taken it before that is tried again.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_controller_has_taken_was_given_back() {
+        let (server, client) = Server::start("");
+        let lease = take(&client).await.unwrap();
+        take(&client).await.unwrap();
+        server.0.lock().unwrap().1.as_mut().unwrap()["spec"]["holderIdentity"] = "leader".into();
+        assert_eq!(lease.give_back().await, Ok(()));
+        assert_eq!(server.holder(), "leader");
     }
 
     /// The last write may have been done, too.

@@ -176,7 +176,6 @@ async fn clear(
             return Ok(written);
         }
         let mut failed = None;
-        lease.keep().await?;
         for some in left.chunks(FLIGHTS) {
             if begun.elapsed() >= WRITES {
                 failed = some.first().map(|(object, _)| object.to_string());

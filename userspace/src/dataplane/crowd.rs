@@ -183,14 +183,15 @@ impl Going {
     }
 }
 
-/// Returns how many flows a walk ends at most: half of the ring of closed flows, or the records of other connections would be removed early.
+/// Returns how many flows a walk ends at most: half of the ring of closed flows, so that one walk removes few records of other connections
+/// early. Walks that follow each other in a crowded map fill it, and then each removes those of the walks before, and others, early.
 pub(super) fn ended_max(closed: u32) -> usize {
     closed as usize / 2
 }
 
-/// The flows that may be evicted. Each without progress takes 64 bytes, and each idle one 172. A walk ends a sixteenth of the slots at most, so
-/// those without progress take 5 for each slot of the map, and idle ones 2 MB. Where the ports of backends run short, their crowds share as many
-/// among them, and take up to twice as much together.
+/// The flows that may be evicted. Each without progress takes 64 bytes, and each idle one 172. A walk ends a sixteenth of the slots at most, or 512
+/// in a small map, so those without progress take 5 for each slot of the map, and idle ones 2 MB. Where the ports of backends run short, their
+/// crowds share as many among them, each at least a few, and take up to twice as much together, with the usual range of ports.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     most: usize,

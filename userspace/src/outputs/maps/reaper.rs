@@ -342,7 +342,7 @@ impl<E: Ender> Duty<E> {
     }
 
     fn end_more(&mut self) {
-        report("crowded", self.expirer.end_more());
+        report("crowded", self.walked.go_on(|| self.expirer.end_more()));
     }
 
     /// Returns what the next walk over all flows is needed for.

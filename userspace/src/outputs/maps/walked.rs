@@ -59,6 +59,15 @@ impl Walked {
         Self { ended: Some(Instant::now()), took, is_awaited: false }
     }
 
+    /// Carries out more of what the check has found, which counts as if it belonged to the check.
+    pub(super) fn go_on<T>(&mut self, more: impl FnOnce() -> T) -> T {
+        let begun_ns = thread_ns();
+        let done = more();
+        self.took += Duration::from_nanos(thread_ns() - begun_ns);
+        self.ended = Some(Instant::now());
+        done
+    }
+
     /// Whether to check now, where it `is_time` for it or room has to be made. What is put off is done as soon as it may be.
     pub(super) fn calls_for_next(&mut self, is_time: bool, need: Need) -> bool {
         self.is_awaited |= is_time;
@@ -103,6 +112,19 @@ mod tests {
         assert!(walked(90_000, 45_000).allows(Room));
         assert!(!walked(20_000, 44_000).allows(Awaited) && walked(20_000, 45_000).allows(Awaited));
         assert!(!walked(100, 2_300).allows(Awaited), "nor for more of a CPU");
+    }
+
+    /// Else the next check would follow the last of them at once, however long they take.
+    #[test]
+    fn what_goes_on_after_a_check_counts_for_the_pause_after_it() {
+        let mut walked = Walked::took(20, 30);
+        assert!(!walked.allows(Room));
+        walked.go_on(|| {
+            let begun = thread_ns();
+            while thread_ns() - begun < 20_000_000 {}
+        });
+        assert!(walked.took >= Duration::from_millis(40));
+        assert!(walked.ended.unwrap().elapsed() < Duration::from_millis(30), "it ends now");
     }
 
     /// Checks are called for every ten seconds.
