@@ -12,6 +12,11 @@ use crate::dataplane::read::thread_ns;
 /// The longest interval between checks of all flows. A quarter of the idle timeout applies if it is shorter.
 const FLOWS_EVERY_SECS: u32 = 10;
 
+/// Returns how much of a CPU's time this thread has used since it had used this many nanoseconds.
+fn cpu_since(begun_ns: u64) -> Duration {
+    Duration::from_nanos(thread_ns() - begun_ns)
+}
+
 /// Returns the seconds between checks of all flows.
 pub(super) fn every_secs(settings: &Settings) -> u32 {
     (settings.idle_timeout_secs / 4).clamp(1, FLOWS_EVERY_SECS)
@@ -51,7 +56,7 @@ impl Walked {
     pub(super) fn during<T>(why: &'static str, check: impl FnOnce(&'static str) -> T) -> Self {
         let (begun, begun_ns) = (Instant::now(), thread_ns());
         check(why);
-        let took = Duration::from_nanos(thread_ns() - begun_ns);
+        let took = cpu_since(begun_ns);
         if took >= SHORT {
             let (elapsed_ms, cpu_ms) = (begun.elapsed().as_millis(), took.as_millis());
             debug!(elapsed_ms, cpu_ms, "checked: {why}");
@@ -63,7 +68,7 @@ impl Walked {
     pub(super) fn go_on<T>(&mut self, more: impl FnOnce() -> T) -> T {
         let begun_ns = thread_ns();
         let done = more();
-        self.took += Duration::from_nanos(thread_ns() - begun_ns);
+        self.took += cpu_since(begun_ns);
         self.ended = Some(Instant::now());
         done
     }
