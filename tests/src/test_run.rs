@@ -41,15 +41,10 @@ pub(crate) fn test_run(
     flags: u32,
 ) -> io::Result<(u32, usize)> {
     let mut arguments = Arguments {
-        program: program.as_raw_fd(),
-        length: frame.len() as u32,
         length_out: out.len() as u32,
-        data: frame.as_ptr() as u64,
         data_out: out.as_mut_ptr() as u64,
-        context_length: context.len() as u32,
-        context: context.as_ptr() as u64,
         flags,
-        ..Arguments::default()
+        ..of(program, frame, context)
     };
     call(&mut arguments)?;
     Ok((arguments.answer, arguments.length_out as usize))
@@ -57,16 +52,21 @@ pub(crate) fn test_run(
 
 /// Runs the program once on a frame, as [`test_run`] does. Returns what the program returned, and the nanoseconds that it took.
 pub(crate) fn timed(program: BorrowedFd<'_>, frame: &[u8], context: &[u8]) -> io::Result<(u32, u32)> {
-    let mut arguments = Arguments {
+    let mut arguments = of(program, frame, context);
+    call(&mut arguments)?;
+    Ok((arguments.answer, arguments.duration))
+}
+
+/// Returns the arguments of a run that returns no frame.
+fn of(program: BorrowedFd<'_>, frame: &[u8], context: &[u8]) -> Arguments {
+    Arguments {
         program: program.as_raw_fd(),
         length: frame.len() as u32,
         data: frame.as_ptr() as u64,
         context_length: context.len() as u32,
         context: context.as_ptr() as u64,
         ..Arguments::default()
-    };
-    call(&mut arguments)?;
-    Ok((arguments.answer, arguments.duration))
+    }
 }
 
 /// The addresses in the arguments must be those of slices that live through the call.
