@@ -221,11 +221,26 @@ fn drive_out(programs: &mut Programs, family: Family) {
     assert_eq!(outcome.counted, [(Reason::HelloEvicted, 1), (Reason::ConnectSyn, 1)]);
 }
 
+/// Loads programs with room for this many waiting hellos, of which a complete one counts as younger for longer than a test takes.
+fn patient(hellos: u32) -> Programs {
+    let mut programs = small(hellos);
+    let sizes = Sizes { hellos, ..Sizes::default() };
+    programs.settings(Settings { hello_timeout_ns: 3_200_000_000_000, ..default_settings(sizes) });
+    programs
+}
+
+/// Makes the client's hello older than it is.
+fn age(programs: &mut Programs, client: Client, by: Duration) {
+    let mut hello = client.waiting(programs).expect("it waits");
+    hello.started_ns -= by.as_nanos() as u64;
+    programs.insert(name::PENDING, client.dial.tuple(), hello);
+}
+
 #[test]
 fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
     tests::skip_without_root!();
     for family in FAMILIES {
-        let mut programs = small(4);
+        let mut programs = patient(4);
         let oldest = dial(family).shake(&mut programs);
         oldest.ask(&mut programs, &usual_hello());
         let slow: Vec<Client> =
@@ -238,6 +253,33 @@ fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
             assert_eq!(gone.waiting(&programs), None);
         }
         assert!(oldest.waiting(&programs).is_some());
+    }
+}
+
+/// One host with silent backends, its own or those of an outage, can fill all buffers. Until then these went after every hello whose second
+/// segment was yet to come, and each client with such a hello was reset.
+#[test]
+fn hellos_of_silent_backends_give_way_before_those_that_are_arriving() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let silent: Vec<Client> = (0..3)
+            .map(|port| {
+                let client = dial(family).host(far(family, 2, 1)).port(40_000 + port).shake(&mut programs);
+                client.ask(&mut programs, &usual_hello());
+                age(&mut programs, client, Duration::from_millis(1_000 - u64::from(port)));
+                client
+            })
+            .collect();
+        let arriving = begin(&mut programs, family, far(family, 3, 1), 40_000);
+        for (port, gone) in (50_000..).zip(&silent) {
+            let client = dial(family).host(far(family, 2, 1)).port(port).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello());
+            assert_eq!(outcome.counted, [(Reason::HelloEvicted, 1), (Reason::ConnectSyn, 1)]);
+            assert_eq!(gone.waiting(&programs), None);
+        }
+        let outcome = arriving.send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
     }
 }
 
@@ -485,7 +527,7 @@ fn largest() -> Vec<u8> {
 fn each_of_nine_buffers_is_its_hellos_until_that_gives_way() {
     tests::skip_without_root!();
     for family in FAMILIES {
-        let mut programs = small(10);
+        let mut programs = patient(10);
         let bytes = largest();
         let first = dial(family).shake(&mut programs);
         let backend = collect(&mut programs, first, &bytes, 1_400);

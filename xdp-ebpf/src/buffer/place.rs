@@ -55,12 +55,14 @@ looped! {
     }
 }
 
-/// Returns the order of eviction, lowest value first: the time when the hello started. A complete hello
-/// counts as `timeout_ns` younger, because its backend soon answers: a hello that still waits for bytes is
-/// normally evicted first.
+/// The part of the time limit by which a complete hello counts as younger than it is: its backend normally answers by then.
+const ANSWERED: u64 = 32;
+
+/// Returns the order of eviction, lowest value first: the time when the hello started. Of two that started together, the one that still
+/// waits for bytes is evicted first. But where many wait for silent backends, those go before one that is only arriving.
 #[inline(always)]
 fn gives_way_by(pending: &Pending, timeout_ns: u64) -> u64 {
-    let whole_ns = if pending.connection.state == PENDING_COLLECTING { 0 } else { timeout_ns };
+    let whole_ns = if pending.connection.state == PENDING_COLLECTING { 0 } else { timeout_ns / ANSWERED };
     pending.started_ns + whole_ns
 }
 
