@@ -1,16 +1,15 @@
 //! Ends flows behind backends that are gone, without a look at all others: a walk over ten million flows takes seconds. A flow's
-//! entry in `NATS` has a key that can be computed: the backend, one of our addresses, and a port of the range. Where these would be too many,
-//! or a backend sees the client's own address (`dnat`), there is a walk over `NATS`, whose elements are half as large as flows, and flows are
-//! looked up where the key has the backend.
+//! entry in `NATS` has a key that can be computed: the backend, one of our addresses, and a port of the range.
 //!
-//! What is found by neither is left to the walk that follows: backends whose record is gone, and, where keys were looked up, ports outside of
-//! the range that is set now.
+//! What has no such key is left to the walk that follows: flows whose backend sees the client's own address (`dnat`), ports outside of the
+//! range that is set now, and backends whose record is gone.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use common::maps::address::{Address, Port};
 use common::maps::backend::{BACKEND_REFUSING, Backend, DELIVERY_NAT};
+use common::maps::event::Expiry;
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, TRANSPORT_TCP};
 use common::maps::listener::ROLE_SOURCE;
 use common::maps::settings::Settings;
@@ -25,7 +24,7 @@ use crate::plan::Selector;
 
 /// A walk over fewer flows takes a fifth of a second at most.
 const FLOWS_MIN: u64 = 500_000;
-/// The entries in `NATS` that a walk looks at in the time in which one key is looked up, with what is found by it.
+/// The flows that a walk looks at in the time in which one key is looked up, with what is found by it.
 const FLOWS_A_KEY: u64 = 3;
 /// The most keys that are looked up in one turn, of which each thread takes one after the other.
 const KEYS: u16 = 256;
@@ -35,17 +34,6 @@ const KEYS: u16 = 256;
 pub struct Behind {
     maps: Maps,
     runner: Runner,
-}
-
-/// Why a flow is to end, if it is.
-trait TakesIt: Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync {}
-impl<F: Fn(&ClientTuple, &Connection) -> Option<Reason> + Sync> TakesIt for F {}
-
-/// Backends that connections were led to.
-struct Backends {
-    places: BTreeSet<(Address, Port)>,
-    /// All of them are reached from addresses and ports of ours.
-    have_keys: bool,
 }
 
 /// Keys that differ in their source port only.
@@ -72,9 +60,9 @@ impl Behind {
         self.runner.set_device(ifindex);
     }
 
-    /// Ends the flows that the selector matches, as [`super::expire::Expirer::reset`] does, as far as they are found by their backends. `flows`: how
-    /// many there are; `None`: as many as there is room for. Returns how many were ended; `None`: a walk over all of them is as quick, or the selector
-    /// names no backend.
+    /// Ends the flows that the selector matches, as [`super::expire::Expirer::reset`] does, as far as they are found by their keys. `flows`:
+    /// how many there are; `None`: as many as there is room for. Returns how many were ended; `None`: a walk over all of them is
+    /// as quick, or nothing can be found by keys.
     pub fn end(
         &self,
         selector: &Selector,
@@ -82,75 +70,37 @@ impl Behind {
         flows: Option<u64>,
     ) -> Result<Option<u32>, ExpireError> {
         let flows = flows.unwrap_or_else(|| self.maps.flows.capacity().into());
-        if flows < FLOWS_MIN {
+        if !is_quicker(1, flows) {
             return Ok(None);
         }
-        let Backends { places, have_keys } = self.backends(selector)?;
-        if places.is_empty() {
+        let settings = self.maps.settings.look_up(&0)?.unwrap_or_default();
+        let most = flows / FLOWS_A_KEY / keys(1, &settings).max(1);
+        let towards = pairs(&self.backends(selector, most)?, &self.sources()?);
+        if towards.is_empty() || !is_quicker(keys(towards.len(), &settings), flows) {
             return Ok(None);
         }
+        let turns = turns(&towards, &settings);
         let takes_it = |client: &ClientTuple, is: &Connection| reason(selector, &is_old, client, is);
-        if have_keys {
-            let settings = self.maps.settings.look_up(&0)?.unwrap_or_default();
-            let towards = pairs(&places, &self.sources()?);
-            if is_quicker(keys(towards.len(), &settings), flows) {
-                return self.end_by_keys(&turns(&towards, &settings), takes_it).map(Some);
-            }
-        }
-        self.end_by_replies(&places, takes_it).map(Some)
-    }
-
-    /// Looks up each key.
-    fn end_by_keys(&self, turns: &[Turn], takes_it: impl TakesIt) -> Result<u32, ExpireError> {
         let threads = runner::processors().min(THREADS_MAX);
-        runner::spread(turns, threads, |turn| {
-            let mut clients = Vec::new();
-            for port in turn.ports.clone() {
-                let key = BackendTuple { source_port: Port::new(port), ..turn.towards };
-                clients.extend(self.maps.nats.look_up(&key)?.map(|reply| reply.tuple()));
-            }
-            self.end_flows(&clients, &takes_it)
-        })
+        let ended = runner::spread(&turns, threads, |turn| self.runner.end_here(self.find(turn, takes_it)?))?;
+        Ok(Some(ended))
     }
 
-    /// Looks at all entries in `NATS`: each has the backend in its key.
-    fn end_by_replies(
-        &self,
-        places: &BTreeSet<(Address, Port)>,
-        takes_it: impl TakesIt,
-    ) -> Result<u32, ExpireError> {
-        let nats = &self.maps.nats;
-        let is_behind = |key: &BackendTuple| places.contains(&(key.backend, key.backend_port));
-        nats.find_and(
-            runner::walkers(nats.capacity()),
-            |key, reply| is_behind(key).then(|| reply.tuple()),
-            |clients| self.end_flows(&clients, &takes_it),
-        )
-    }
-
-    /// Ends the flows of these clients that there is a reason for. A flow is judged by its own record, whatever the entry that led to it
-    /// says.
-    fn end_flows(&self, clients: &[ClientTuple], takes_it: impl TakesIt) -> Result<u32, ExpireError> {
-        let mut orders = Vec::new();
-        for client in clients {
-            let flow = self.maps.flows.look_up(client)?;
-            orders.extend(flow.and_then(|flow| ending(client, &flow, &takes_it)));
-        }
-        self.runner.end_here(orders)
-    }
-
-    /// Returns the backends that the selector is about. A record is deleted when its flows were ended, so that those of a route are all that its
-    /// flows can have.
-    fn backends(&self, selector: &Selector) -> Result<Backends, TableError> {
-        let mut found = Backends { places: BTreeSet::new(), have_keys: true };
+    /// Returns address and port of each backend that the selector is about; not of all if these are more than `most`. A record is deleted
+    /// when its flows were ended, so that those of a route are all that its flows can have.
+    fn backends(&self, selector: &Selector, most: u64) -> Result<BTreeSet<(Address, Port)>, TableError> {
+        let mut found = BTreeSet::new();
         for id in &selector.backends {
-            self.maps.backends.look_up(id)?.iter().for_each(|backend| found.note(backend));
+            found.extend(self.maps.backends.look_up(id)?.as_ref().and_then(place));
+            if found.len() as u64 > most {
+                return Ok(found);
+            }
         }
         let routes = selector.routes();
         if !routes.is_empty() {
             self.maps.backends.walk(|_, backend| {
                 if routes.contains(&backend.route) {
-                    found.note(backend);
+                    found.extend(place(backend));
                 }
             })?;
         }
@@ -167,15 +117,30 @@ impl Behind {
         })?;
         Ok(found)
     }
+
+    /// Returns orders to end the flows that are found by these keys and that there is a reason for. A flow is judged by its own
+    /// record, whatever the entry that led to it says.
+    fn find(
+        &self,
+        turn: &Turn,
+        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
+    ) -> Result<Vec<Expiry>, TableError> {
+        let mut orders = Vec::new();
+        for port in turn.ports.clone() {
+            let key = BackendTuple { source_port: Port::new(port), ..turn.towards };
+            let Some(reply) = self.maps.nats.look_up(&key)? else { continue };
+            let client = reply.tuple();
+            let flow = self.maps.flows.look_up(&client)?;
+            orders.extend(flow.and_then(|flow| ending(&client, &flow, &takes_it)));
+        }
+        Ok(orders)
+    }
 }
 
-impl Backends {
-    fn note(&mut self, backend: &Backend) {
-        if backend.flags & BACKEND_REFUSING == 0 {
-            self.places.insert((backend.address, backend.port));
-            self.have_keys &= backend.delivery == DELIVERY_NAT;
-        }
-    }
+/// Returns where connections are led to; `None`: nowhere, or with the clients' own addresses.
+fn place(backend: &Backend) -> Option<(Address, Port)> {
+    let is_found = backend.delivery == DELIVERY_NAT && backend.flags & BACKEND_REFUSING == 0;
+    is_found.then_some((backend.address, backend.port))
 }
 
 /// Returns each pair of a backend and an address of ours of its family.
@@ -199,9 +164,9 @@ fn keys(pairs: usize, settings: &Settings) -> u64 {
     pairs as u64 * (u64::from(last) + 1).saturating_sub(first.into())
 }
 
-/// Whether it takes less time to look up this many keys than to look at the entries in `NATS` of this many flows.
+/// Whether it takes less time to look up this many keys than to walk over this many flows, and that is worth it.
 fn is_quicker(keys: u64, flows: u64) -> bool {
-    keys.saturating_mul(FLOWS_A_KEY) <= flows
+    flows >= FLOWS_MIN && keys.saturating_mul(FLOWS_A_KEY) <= flows
 }
 
 /// Returns all keys of these pairs, each once.
@@ -279,6 +244,7 @@ mod tests {
         assert!(of(1, 10_000_000) && of(5, 10_000_000) && of(100, 10_000_000));
         assert!(!of(1_000, 10_000_000), "29 million keys");
         assert!(of(5, 500_000) && !of(6, 500_000));
+        assert!(!of(1, 499_999) && !of(0, 0), "a walk is quick enough");
         assert!(!is_quicker(u64::MAX / 2, 10_000_000));
     }
 }

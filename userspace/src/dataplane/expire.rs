@@ -30,6 +30,11 @@ use crate::plan::Selector;
 /// Hops that the kernel is to ask for at once. The rest is for the next sweep.
 const ASKED_MAX: usize = 256;
 
+/// Returns the threads that a flow map is worth for a walk that a change waits for: one for each quarter of a million entries, up to 16.
+fn walkers(capacity: u32) -> usize {
+    (capacity >> 18).clamp(1, 16) as usize
+}
+
 /// Ends connections.
 #[derive(Debug)]
 pub struct Expirer {
@@ -126,7 +131,7 @@ impl Expirer {
             }
         })?;
         // Flows are last, so that a connection that became a flow during the other walks is found here.
-        let threads = runner::walkers(self.maps.flows.capacity());
+        let threads = runner::processors().min(walkers(self.maps.flows.capacity()));
         let flows = self.maps.flows.find(threads, |client, flow| ending(client, flow, &takes_it))?;
         let ended = Ended {
             hellos: self.runner.run_all(&hellos)?,

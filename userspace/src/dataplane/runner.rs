@@ -122,12 +122,6 @@ pub(super) fn processors() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Returns the threads for a walk that a change waits for, through a map with room for this many flows: one for each quarter of a million, up
-/// to 16.
-pub(super) fn walkers(capacity: u32) -> usize {
-    processors().min((capacity >> 18).clamp(1, 16) as usize)
-}
-
 /// Does the work of each run, on at most this many threads. Returns the sum of what they return, or the first error, at which
 /// its thread stops.
 pub(super) fn spread<T: Sync>(

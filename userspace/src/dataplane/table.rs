@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -226,57 +225,39 @@ impl<K: Plain, V: Plain> Table<K, V> {
         threads: usize,
         choose: impl Fn(&K, &V) -> Option<T> + Sync,
     ) -> Result<Vec<T>, TableError> {
-        let all = Mutex::new(Vec::new());
-        self.find_and(threads, choose, |found| {
-            all.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
-            Ok::<_, TableError>(0)
-        })?;
-        Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Gives what `choose` returns for the elements to `work`, a few at a time, on up to `threads` threads at once. An element may be chosen
-    /// twice. Returns the sum of what `work` returns, or the first error, at which its thread stops.
-    pub(super) fn find_and<T, E: From<TableError> + Send>(
-        &self,
-        threads: usize,
-        choose: impl Fn(&K, &V) -> Option<T> + Sync,
-        work: impl Fn(Vec<T>) -> Result<u32, E> + Sync,
-    ) -> Result<u32, E> {
         self.begin_walk();
         let parts = if self.is_hash { threads.clamp(1, PARTS_MAX) as u32 } else { 1 };
-        let one = |part: u32| -> Result<u32, E> {
+        let one = |part: u32| -> Result<Vec<T>, TableError> {
             let (mut place, end) = bounds(self.capacity, part, parts);
-            let (mut room, mut done) = (Room::new(self.capacity), 0);
+            let (mut room, mut found) = (Room::new(self.capacity), Vec::new());
             // The kernel reads on behind the end of a part, which begins the next one.
             while end.is_none_or(|end| place.bucket() < end) {
-                let mut found = Vec::new();
                 let (_, ended) =
                     self.read(&mut place, &mut room, &mut |key, value| found.extend(choose(key, value)))?;
-                if !found.is_empty() {
-                    done += work(found)?;
-                }
                 if ended {
                     break;
                 }
             }
-            Ok(done)
+            Ok(found)
         };
-        let one = &one;
         thread::scope(|scope| {
             let start = |part| {
                 (part, thread::Builder::new().name("reaper+".into()).spawn_scoped(scope, move || one(part)))
             };
             let others: Vec<_> = (1..parts).map(start).collect();
-            let mut sum = one(0);
+            let mut all = one(0);
             for (part, other) in others {
                 // A part without a thread is done here.
-                let done = other.map_or_else(
+                let found = other.map_or_else(
                     |_| one(part),
                     |other| other.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 );
-                sum = sum.and_then(|sum| Ok(sum + done?));
+                all = all.and_then(|mut all| {
+                    all.extend(found?);
+                    Ok(all)
+                });
             }
-            sum
+            all
         })
     }
 

@@ -1,4 +1,4 @@
-//! The thread that orders to end connections pass first. Among millions of flows it ends those at once that are found by their backends, while the
+//! The thread that orders to end connections pass first. Among millions of flows it ends those at once that are found by keys, while the
 //! thread behind it, which looks at all flows, may be in the middle of that.
 
 use std::mem::take;
@@ -18,7 +18,7 @@ use crate::dataplane::read;
 use crate::dataplane::swept::Swept;
 use crate::plan::Selector;
 
-/// Ends flows that are found by their backends; see [`Behind`].
+/// Ends flows that are found by keys; see [`Behind`].
 pub(super) trait Finder {
     /// Sets the device for runs of the program.
     fn set_device(&mut self, ifindex: u32);
@@ -50,7 +50,7 @@ impl Finder for Behind {
 }
 
 /// Passes all orders on, in their order, until one of both ends of the channel is gone. `swept` knows how many flows there are. Walks over all
-/// of them, which have the same `precedence`, wait meanwhile.
+/// of them, which have the same `precedence`, wait while some are found by keys.
 pub(super) fn serve(
     mut finder: impl Finder,
     received: &mpsc::Receiver<Order>,
@@ -219,7 +219,7 @@ mod tests {
 
     /// Both at once took three times as long.
     #[test]
-    fn walks_wait_while_flows_are_found_by_their_backends() {
+    fn walks_wait_while_flows_are_found_by_keys() {
         struct Held(Precedence);
         impl Finder for Held {
             fn settled(&self) -> Option<u32> {

@@ -96,9 +96,9 @@ pub(super) fn removals(text: &str, tenants: u32) -> Result<[Removal; 3]> {
     };
     let route =
         Removal { what: "route", port: first + 1, tenant: 1, with: moved, without, ..backend.clone() };
-    // Its flows have no keys that could be computed.
+    // Its flows have no keys that could be computed: that takes as long as the walk.
     let what = "backend that sees its clients (`dnat`)";
-    let (delivery, is_filled, target) = (DELIVERY_DNAT, false, backend.target);
+    let (delivery, is_filled, target) = (DELIVERY_DNAT, false, None);
     let (port, tenant, with, without) = (spare + 1, tenants, seeing, seeing_moved);
     let seeing = Removal { what, port, tenant, delivery, is_filled, with, without, target };
     Ok([backend, route, seeing])
@@ -116,8 +116,8 @@ struct Removed {
     cpu: f64,
     /// RSTs that were not sent.
     unsent: u64,
-    /// What was found before the walk, as the daemon logs it.
-    before_walk: Option<String>,
+    /// What was found by keys, as the daemon logs it with `VESTIBULE_LOG=debug`.
+    by_keys: Option<String>,
 }
 
 impl Removal {
@@ -160,12 +160,14 @@ impl Removal {
         let mut row = row(flows, &what, median(|one| one.ended), "s", self.target);
         row.failures = all.iter().map(|one| one.unsent).sum();
         row.note = format!(
-            "{} times, each of {flows_each} flows with those of open connections; the file was in force after {:.0} ms; {:.2} s of CPU of the daemon's threads that still run; found before the walk: {}",
+            "{} times, each of {flows_each} flows with those of open connections; the file was in force after {:.0} ms; {:.2} s of CPU of the daemon's threads that still run",
             all.len(),
             median(|one| one.reloaded).value * 1e3,
             median(|one| one.cpu).value,
-            all.last().and_then(|one| one.before_walk.as_deref()).unwrap_or("none")
         );
+        if let Some(by_keys) = all.last().and_then(|one| one.by_keys.as_deref()) {
+            row.note += &format!("; found by keys: {by_keys}");
+        }
         Ok(row)
     }
 
@@ -208,9 +210,9 @@ impl Removal {
         ensure!(left == 0, "{left} of {flows} flows are open behind the {}, which was removed", self.what);
         sleep(rest);
         let log = daemon.log();
-        let logged_of = |line: &str| Some(line.split_once("ended before the walk: removal ")?.1.to_owned());
-        let before_walk = log.get(logged..).and_then(|log| log.lines().rev().find_map(logged_of));
-        Ok(Removed { flows, ended, reloaded, cpu, unsent, before_walk })
+        let by_keys = |line: &str| Some(line.split_once("ended before the walk: removal ")?.1.to_owned());
+        let by_keys = log.get(logged..).and_then(|log| log.lines().rev().find_map(by_keys));
+        Ok(Removed { flows, ended, reloaded, cpu, unsent, by_keys })
     }
 
     /// Counts the flows of open connections to its backend.
