@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::event::Expiry;
-use common::maps::flow::{BUFFER_BYTES, BUFFER_FREE, Buffer, FLOW_RESET, FLOW_UNDELIVERED, Pending};
+use common::maps::flow::{
+    BUFFER_BYTES, BUFFER_FREE, Buffer, FLOW_RESET, FLOW_UNDELIVERED, PENDING_CONNECTING, PENDING_UNDELIVERED,
+    Pending,
+};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
@@ -19,6 +22,7 @@ use tests::packet::flag;
 use tests::program::{Programs, Sizes};
 use tests::schedule::{Change, Place};
 use tests::world::Device;
+use userspace::dataplane::read::now_ns;
 
 use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
 use crate::delivery::collect;
@@ -221,30 +225,44 @@ fn drive_out(programs: &mut Programs, family: Family) {
     assert_eq!(outcome.counted, [(Reason::HelloEvicted, 1), (Reason::ConnectSyn, 1)]);
 }
 
-/// Loads programs with room for this many waiting hellos, of which a complete one counts as younger for longer than a test takes.
-fn patient(hellos: u32) -> Programs {
+/// Has the client's hello begin at this time of the monotonic clock, nanoseconds.
+fn start(programs: &mut Programs, client: Client, started_ns: u64) {
+    let hello = client.waiting(programs).expect("it waits");
+    programs.insert(name::PENDING, client.dial.tuple(), Pending { started_ns, ..hello });
+}
+
+/// Loads programs with room for this many waiting hellos, which have all the time that a test may take, however busy the machine is.
+/// Returns a time when hellos may have started, too, nanoseconds.
+fn patient(hellos: u32) -> (Programs, u64) {
     let mut programs = small(hellos);
     let sizes = Sizes { hellos, ..Sizes::default() };
-    programs.settings(Settings { hello_timeout_ns: 3_200_000_000_000, ..default_settings(sizes) });
-    programs
+    programs.settings(Settings { hello_timeout_ns: 160_000_000_000, ..default_settings(sizes) });
+    (programs, now_ns() - 100_000_000_000)
 }
 
-/// Makes the client's hello older than it is.
-fn age(programs: &mut Programs, client: Client, by: Duration) {
-    let mut hello = client.waiting(programs).expect("it waits");
-    hello.started_ns -= by.as_nanos() as u64;
-    programs.insert(name::PENDING, client.dial.tuple(), hello);
-}
-
+/// Its backend's SYN was lost, or a part of the hello on its path to the backend. With the latter its flow would be reset.
 #[test]
 fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
     tests::skip_without_root!();
-    for family in FAMILIES {
-        let mut programs = patient(4);
+    for (family, is_owed) in FAMILIES.into_iter().flat_map(|family| [(family, false), (family, true)]) {
+        let (mut programs, then) = patient(4);
         let oldest = dial(family).shake(&mut programs);
-        oldest.ask(&mut programs, &usual_hello());
-        let slow: Vec<Client> =
-            (0..3).map(|i| begin(&mut programs, family, far(family, 2, 1), 40_000 + i)).collect();
+        if is_owed {
+            oldest.give(&mut programs, &oldest.at(0).psh().payload(&usual_hello()[..300]));
+            let outcome = oldest.send(&mut programs, 300, &usual_hello()[300..]);
+            Backend::of(&sent(&outcome)).accept(&mut programs);
+        } else {
+            oldest.ask(&mut programs, &usual_hello());
+        }
+        let state = oldest.waiting(&programs).expect("it waits").connection.state;
+        assert_eq!(state, if is_owed { PENDING_UNDELIVERED } else { PENDING_CONNECTING });
+        start(&mut programs, oldest, then);
+        let since = if is_owed { 32_000_000_000 } else { 16_000_000_000 };
+        let slow = [0, 1, 2].map(|i| {
+            let client = begin(&mut programs, family, far(family, 2, 1), 40_000 + i);
+            start(&mut programs, client, then + since + u64::from(i));
+            client
+        });
         // A client with a one-byte hello never evicts a client whose backend is about to answer.
         for (port, gone) in (50_000..).zip(&slow) {
             let client = dial(family).host(far(family, 3, 1)).port(port).shake(&mut programs);
@@ -257,21 +275,20 @@ fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
 }
 
 /// One host with silent backends, its own or those of an outage, can fill all buffers. Until then these went after every hello whose second
-/// segment was yet to come, and each client with such a hello was reset.
+/// segment was still to come, and each client with such a hello was reset.
 #[test]
 fn hellos_of_silent_backends_give_way_before_those_that_are_arriving() {
     tests::skip_without_root!();
     for family in FAMILIES {
-        let mut programs = small(4);
-        let silent: Vec<Client> = (0..3)
-            .map(|port| {
-                let client = dial(family).host(far(family, 2, 1)).port(40_000 + port).shake(&mut programs);
-                client.ask(&mut programs, &usual_hello());
-                age(&mut programs, client, Duration::from_millis(1_000 - u64::from(port)));
-                client
-            })
-            .collect();
+        let (mut programs, then) = patient(4);
+        let silent = [0, 1, 2].map(|i| {
+            let client = dial(family).host(far(family, 2, 1)).port(40_000 + i).shake(&mut programs);
+            client.ask(&mut programs, &usual_hello());
+            start(&mut programs, client, then + u64::from(i));
+            client
+        });
         let arriving = begin(&mut programs, family, far(family, 3, 1), 40_000);
+        start(&mut programs, arriving, then + 25_000_000_000);
         for (port, gone) in (50_000..).zip(&silent) {
             let client = dial(family).host(far(family, 2, 1)).port(port).shake(&mut programs);
             let outcome = client.send(&mut programs, 0, &usual_hello());
@@ -469,6 +486,8 @@ fn a_hello_that_is_owed_gives_way_and_its_flow_is_reset() {
         let outcome = oldest.send(&mut programs, 300, &bytes[300..]);
         let backend = Backend::of(&sent(&outcome));
         backend.accept(&mut programs);
+        let started_ns = oldest.waiting(&programs).expect("it waits").started_ns;
+        start(&mut programs, oldest, started_ns - 2_000_000_000);
         drive_out(&mut programs, family);
         assert_eq!(oldest.waiting(&programs), None);
         let told = programs.evictions();
@@ -527,11 +546,13 @@ fn largest() -> Vec<u8> {
 fn each_of_nine_buffers_is_its_hellos_until_that_gives_way() {
     tests::skip_without_root!();
     for family in FAMILIES {
-        let mut programs = patient(10);
+        let mut programs = small(10);
         let bytes = largest();
         let first = dial(family).shake(&mut programs);
         let backend = collect(&mut programs, first, &bytes, 1_400);
         let held = first.waiting(&programs).expect("it waits for its backend").buffers;
+        // However long the test takes.
+        start(&mut programs, first, now_ns() + 60_000_000_000);
         for (index, place) in (0..).zip(held) {
             let buffer = places(&programs, 10)[place as usize];
             assert_eq!((buffer.index, buffer.locked), (index, 0), "slot {place}");

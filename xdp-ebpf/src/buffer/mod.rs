@@ -1,7 +1,7 @@
 //! Bytes of waiting hellos, and the number of waiting hellos of each source.
 //!
 //! The bytes are stored in slots of `BUFFERS`. Only one CPU at a time writes to a slot or takes it. When none
-//! is free, the oldest incomplete hello is evicted.
+//! is free, the oldest hello is evicted; complete ones count as younger.
 
 /// Slots: taken, locked, evicted.
 pub(crate) mod place;

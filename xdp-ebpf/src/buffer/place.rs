@@ -55,15 +55,17 @@ looped! {
     }
 }
 
-/// The part of the time limit by which a complete hello counts as younger than it is: its backend normally answers by then.
-const ANSWERED: u64 = 32;
-
-/// Returns the order of eviction, lowest value first: the time when the hello started. Of two that started together, the one that still
-/// waits for bytes is evicted first. But where many wait for silent backends, those go before one that is only arriving.
+/// Returns the order of eviction, lowest value first: the time when the hello started, later for complete ones. One that waits for its
+/// backend counts as younger by the time in which a lost SYN is repeated; one that is being delivered by more, for its flow is open,
+/// and would be reset. Not by the whole time limit: many that wait for silent backends must not take the slots of those that are arriving.
 #[inline(always)]
 fn gives_way_by(pending: &Pending, timeout_ns: u64) -> u64 {
-    let whole_ns = if pending.connection.state == PENDING_COLLECTING { 0 } else { timeout_ns / ANSWERED };
-    pending.started_ns + whole_ns
+    pending.started_ns
+        + match pending.connection.state {
+            PENDING_COLLECTING => 0,
+            PENDING_UNDELIVERED => timeout_ns / 4,
+            _ => timeout_ns / 8,
+        }
 }
 
 /// Examines one slot; `true` when it is now locked and in `cursors.found`.
