@@ -76,7 +76,9 @@ cargo xtask COMMAND
   tidy                  rules of the tree that no compiler checks
   fuzz [TARGET] [--seconds N]
                         run the fuzz targets, or one of them (60 seconds each; ten minutes or more: appends to tests/fuzz/FUZZ.md)
-  mutate [WORD...]      remove the guards of tests/guards.txt one by one, and name the tests that fail (root)
+  mutate [--minutes N] [WORD...]
+                        remove the guards of tests/guards.txt one by one, and name the tests that fail (root); with
+                        a time, first those that were shown longest ago
   soak [ARGUMENT...]    random connections, floods, loss and changes for hours (root): --minutes N (60), --seed N,
                         --clients N, or --resume the last that a signal ended; appends to tests/slow/SOAK.md
 ";

@@ -83,7 +83,8 @@ pub(crate) fn answer(command: &mut Command) -> Option<String> {
 }
 
 /// Tables of results, which runs append to.
-const RECORDS: [&str; 3] = ["tests/slow/SOAK.md", "tests/slow/LOADS.md", "tests/fuzz/FUZZ.md"];
+const RECORDS: [&str; 4] =
+    ["tests/slow/SOAK.md", "tests/slow/LOADS.md", "tests/slow/GUARDS.md", "tests/fuzz/FUZZ.md"];
 
 /// Returns the commit of the tree that is measured; with a `+` if the tree is different from it, `changing` files aside, which measuring writes,
 /// and tables of results.

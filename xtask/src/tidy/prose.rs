@@ -49,13 +49,13 @@ const WORDS: &[(&str, &str)] = &[
 const PHRASES: &[&str] =
     &["in place", "take place", "takes place", "stands for", "stand for", "two-way", "three-way"];
 
-/// This file, which lists the words.
-const OWN: &str = "xtask/src/tidy/prose.rs";
+/// This file, which lists the words, and the table of guards, which has their names.
+const OTHERS: [&str; 2] = ["xtask/src/tidy/prose.rs", "tests/slow/GUARDS.md"];
 
 /// Checks that no document, comment or string contains a word of the list.
 pub(super) fn words(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
-    for file in tree.files.iter().filter(|file| file.path != OWN) {
+    for file in tree.files.iter().filter(|file| !OTHERS.contains(&file.path.as_str())) {
         for (line, text) in prose(file) {
             let text = plain(&text);
             for (word, instead) in WORDS.iter().filter(|(word, _)| has_word(&text, word)) {

@@ -1,14 +1,21 @@
 //! Removes the guards listed in `tests/guards.txt` one by one, and shows that a test fails without each, in ten of ten runs.
 
+mod record;
+
 use crate::failure::{Failure, Outcome};
+use crate::needs::{self, Needs};
 use crate::process;
 use crate::setup::{self, tools};
 use std::collections::HashMap;
 use std::env;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use record::Record;
 
 const LIST: &str = "tests/guards.txt";
 const STEP: &str = "removing guards";
@@ -63,14 +70,25 @@ struct Judge {
     object: Option<PathBuf>,
 }
 
-/// Removes every guard whose name contains one of the words; all of them if there is no word.
-pub(crate) fn run(words: &[String]) -> Outcome {
+/// Removes every guard whose name contains one of the words; all of them if there is no word. With `--minutes N` it begins with those that
+/// were shown longest ago, and ends after that time. The table of guards has what became of each.
+pub(crate) fn run(options: &[String]) -> Outcome {
+    let (words, time) = options_of(options)?;
     let text = fs::read_to_string(process::root().join(LIST))
         .map_err(|error| Failure::new(STEP, format!("{LIST}: {error}"), "restore it"))?;
-    let guards: Vec<Guard> = guards(&text)?
-        .into_iter()
-        .filter(|guard| words.is_empty() || words.iter().any(|word| guard.name.contains(word)))
-        .collect();
+    let mut guards = guards(&text)?;
+    let all: Vec<String> = guards.iter().map(|guard| guard.name.clone()).collect();
+    guards.retain(|guard| words.is_empty() || words.iter().any(|word| guard.name.contains(word.as_str())));
+    if let Some(why) = needs::obstacle(Needs::Lab) {
+        return Err(Failure::new(STEP, why, "run it where packet tests run"));
+    }
+    if guards.is_empty() {
+        return Err(Failure::new(STEP, format!("no guard of {LIST} has one of these words"), "look at it"));
+    }
+    let record = Record::read()?;
+    if time.is_some() {
+        record.sort(&mut guards);
+    }
     setup::for_build()?;
     let linker = tools::bpf_linker()?;
     let mut own = HashMap::new();
@@ -80,40 +98,52 @@ pub(crate) fn run(words: &[String]) -> Outcome {
             own.insert(*which, Judge { tests, object: None });
         }
     }
-    let tree = process::target().join("mutants");
+    let (tree, commit) = (process::target().join("mutants"), process::commit(&[]));
     copy_tree(&tree)?;
-    let (mut survivors, mut refused) = (Vec::new(), Vec::new());
+    let (mut count, mut faults, begun) = (0, Vec::new(), Instant::now());
     for guard in &guards {
-        match judged(guard, &own, &tree, &linker)? {
-            Judgement::Shown(failed) => println!("{}: {}", guard.name, failed.join(", ")),
-            Judgement::Survived => {
-                println!("{}: NO TEST fails in {RUNS} of {RUNS} runs", guard.name);
-                survivors.push(guard.name.as_str());
-            }
-            Judgement::Refused => {
-                println!("{}: THE KERNEL REFUSES the programs without it", guard.name);
-                refused.push(guard.name.as_str());
-            }
+        if time.is_some_and(|time| begun.elapsed() > time) {
+            break;
+        }
+        count += 1;
+        let mut judged = judged(guard, &own, &tree, &linker);
+        match &mut judged {
+            Ok(judgement) => println!("{}: {judgement}", guard.name),
+            // The others are judged.
+            Err(failure) => failure.tell(),
+        }
+        Record::note(guard, &judged, &commit, &all)?;
+        if !matches!(judged, Ok(Judgement::Shown(_))) {
+            faults.push(guard.name.as_str());
         }
     }
-    println!(
-        "mutate: {} guards, {} without a test, {} not judged",
-        guards.len(),
-        survivors.len(),
-        refused.len()
-    );
-    let faults = [("no test fails", survivors), ("the kernel refuses the programs", refused)];
-    let faults = faults.into_iter().filter(|(_, guards)| !guards.is_empty());
-    let faults: Vec<_> =
-        faults.map(|(what, guards)| format!("{what} without: {}", guards.join("; "))).collect();
-    match faults.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::new(
-            STEP,
-            faults.join(". "),
-            "write the test that does, or choose what remains so that the verifier accepts it",
-        )),
+    println!("mutate: {count} guards, {} without a test, or not judged", faults.len());
+    if faults.is_empty() {
+        return Ok(());
     }
+    let remedy =
+        "write the test that fails, or choose what remains so that it compiles and the verifier accepts it";
+    Err(Failure::new(STEP, format!("without a test, or not judged: {}", faults.join("; ")), remedy))
+}
+
+/// Returns the words, and how long guards are removed.
+fn options_of(options: &[String]) -> Outcome<(Vec<&String>, Option<Duration>)> {
+    let failure = |reason: String| {
+        Failure::new("reading the command line", reason, "cargo xtask mutate [--minutes N] [WORD...]")
+    };
+    let (mut words, mut time, mut options) = (Vec::new(), None, options.iter());
+    while let Some(option) = options.next() {
+        if option == "--minutes" {
+            let minutes: Option<u64> = options.next().and_then(|text| text.parse().ok());
+            let minutes = minutes.ok_or_else(|| failure("--minutes takes a number".into()))?;
+            time = Some(Duration::from_secs(minutes * 60));
+        } else if option.starts_with('-') {
+            return Err(failure(format!("`{option}` is not expected")));
+        } else {
+            words.push(option);
+        }
+    }
+    Ok((words, time))
 }
 
 /// What became of a guard that was removed.
@@ -124,6 +154,16 @@ enum Judgement {
     Survived,
     /// Programs that the kernel refuses fail every test, and show nothing.
     Refused,
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shown(failed) => to.write_str(&failed.join(", ")),
+            Self::Survived => write!(to, "NO TEST fails in {RUNS} of {RUNS} runs"),
+            Self::Refused => to.write_str("THE KERNEL REFUSES the programs without it"),
+        }
+    }
 }
 
 /// Removes a guard, and has it judged by one kind of tests after the other, until one shows it.
@@ -382,6 +422,18 @@ mod tests {
         let package = guard.file.split('/').next().unwrap();
         let module = module.strip_suffix("::tests").unwrap_or(module).replace("::", "/");
         root.join(format!("{package}/src/{module}.rs"))
+    }
+
+    #[test]
+    fn the_time_is_no_word() {
+        let of = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+        let read = |text: &str| {
+            let options = of(text);
+            options_of(&options).ok().map(|(words, time)| (words.into_iter().cloned().collect(), time))
+        };
+        assert_eq!(read("a b"), Some((of("a b"), None)));
+        assert_eq!(read("a --minutes 2 b"), Some((of("a b"), Some(Duration::from_secs(120)))));
+        assert_eq!([read("--minutes"), read("--minutes a"), read("--minute 5")], [None, None, None]);
     }
 
     #[test]
