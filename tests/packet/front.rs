@@ -392,29 +392,49 @@ fn a_frame_that_interrupts_another_passes_unchanged() {
     }
 }
 
+/// Returns frames that no client sends, and why they are dropped.
+fn sent_by_nobody(family: Family) -> [(&'static str, Vec<u8>, Reason); 8] {
+    let at = tcp_at(family);
+    let with = |offset: usize, value: u8| {
+        let mut frame = syn(family);
+        frame[at + offset] = value;
+        frame
+    };
+    let whole_length = syn(family).len();
+    [
+        ("no TCP header", syn(family)[..at].to_vec(), Reason::ParseTruncated),
+        ("half a TCP header", syn(family)[..at + 10].to_vec(), Reason::ParseTruncated),
+        ("less than it says", syn(family)[..whole_length - 1].to_vec(), Reason::ParseTruncated),
+        ("header too short", with(12, 0x40), Reason::ParseTcpHeader),
+        ("header too long", with(12, 0xf0), Reason::ParseTcpHeader),
+        ("SYN and FIN", with(13, flag::SYN | flag::FIN), Reason::ParseFlags),
+        ("SYN and RST", with(13, flag::SYN | flag::RST), Reason::ParseFlags),
+        ("no flags", with(13, 0), Reason::ParseFlags),
+    ]
+}
+
+/// On a device that has both programs.
+#[test]
+fn what_nobody_sends_is_not_behind_xdp() {
+    tests::skip_without_root!();
+    let attached = Attached::new();
+    for family in FAMILIES {
+        for (what, frame, reason) in sent_by_nobody(family) {
+            let count = || attached.programs.counters().get(&reason).copied().unwrap_or(0);
+            let before = count();
+            assert_eq!(attached.behind(&frame), Vec::<Vec<u8>>::new(), "{what}");
+            assert_eq!(count() - before, 1, "{what}");
+        }
+    }
+}
+
 #[test]
 fn what_nobody_sends_is_dropped_for_the_reason_of_tcx() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
         let at = tcp_at(family);
-        let with = |offset: usize, value: u8| {
-            let mut frame = syn(family);
-            frame[at + offset] = value;
-            frame
-        };
-        let whole_length = syn(family).len();
-        let all = [
-            ("no TCP header", syn(family)[..at].to_vec(), Reason::ParseTruncated),
-            ("half a TCP header", syn(family)[..at + 10].to_vec(), Reason::ParseTruncated),
-            ("less than it says", syn(family)[..whole_length - 1].to_vec(), Reason::ParseTruncated),
-            ("header too short", with(12, 0x40), Reason::ParseTcpHeader),
-            ("header too long", with(12, 0xf0), Reason::ParseTcpHeader),
-            ("SYN and FIN", with(13, flag::SYN | flag::FIN), Reason::ParseFlags),
-            ("SYN and RST", with(13, flag::SYN | flag::RST), Reason::ParseFlags),
-            ("no flags", with(13, 0), Reason::ParseFlags),
-        ];
-        for (what, frame, reason) in all {
+        for (what, frame, reason) in sent_by_nobody(family) {
             assert_eq!(programs.ingress(Device::Client, &frame).counted, [(reason, 1)], "{what}");
             assert_dropped(&programs.front(Device::Client, &frame), reason, what);
             let mut theirs = frame.clone();

@@ -14,6 +14,7 @@ use common::maps::flow::{
 };
 use common::maps::name;
 use common::maps::next_hop::{HOPS, Hop, age};
+use common::maps::previous::{Peer, PeerKey};
 use common::maps::settings::Cursors;
 use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::TraceCount;
@@ -92,6 +93,7 @@ fn image(programs: &Programs) -> Image {
     hash::<ShareKey, Share>(&mut image, programs, name::SHARES);
     hash::<u32, RouteCounters>(&mut image, programs, name::ROUTE_COUNTERS);
     hash::<u32, u64>(&mut image, programs, name::HEARD);
+    hash::<PeerKey, Peer>(&mut image, programs, name::PEERS);
     array::<Cursors>(&mut image, programs, name::CURSORS, 1);
     array::<u64>(&mut image, programs, name::PORT_CURSORS, source_port::CURSORS as u32);
     array::<Hop>(&mut image, programs, name::HOPS, HOPS);
@@ -143,6 +145,8 @@ fn pass(
     old: bool,
     added: &[Part],
 ) -> BTreeSet<Part> {
+    // A node that announced the address before.
+    programs.insert(name::PEERS, PeerKey::new(7, 1), Peer::zeroed());
     let flow = open.flow(programs);
     let (key, seen_secs) = (open.client.dial.tuple(), flow.seen_secs - u32::from(old));
     let segment = match from_client {

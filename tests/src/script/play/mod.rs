@@ -33,6 +33,8 @@ pub use hooks::Hooks;
 
 /// MSS that the TLS listener announces.
 const MSS: u16 = 1440;
+/// Bytes of a frame from which on its device has room behind it for the answer to a SYN, which may be longer: it rounds frames up to 64 bytes.
+const ROOM_FROM: usize = 65;
 
 /// Plays a script file with IPv4, then with IPv6; the error names file, line, and what arrived. Returns how many packets XDP answered of
 /// each family.
@@ -169,13 +171,17 @@ impl Player<'_> {
         self.quiet()?;
         let end = self.end(name)?;
         let (device, segment) = (end.device, end.segment(packet)?);
+        let mut frame = segment.bytes();
         if self.hooks == Hooks::XdpAndTcx
             && device == Device::Client
             && segment.flags & (flag::SYN | flag::ACK) == flag::SYN
         {
             self.let_tcx_answer()?;
+            if segment.to.port() == TLS_PORT {
+                frame.resize(frame.len().max(ROOM_FROM), 0);
+            }
         }
-        self.programs.world.send(device, &segment.bytes()).context("sending")?;
+        self.programs.world.send(device, &frame).context("sending")?;
         self.receive()
     }
 
