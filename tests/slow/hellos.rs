@@ -260,6 +260,7 @@ fn long_hellos_of_many_clients_are_all_answered() {
         eprintln!("SKIPPED: {why:#}");
         return;
     }
+    let _beside = loads::beside();
     let rig = Rig::new().unwrap();
     let bytes = hello().name(HOST).length(HELLO_BYTES).bytes();
     let before = rig.daemon.reasons().unwrap();

@@ -1,6 +1,7 @@
 //! The committed table of loads in their long form.
 
 use std::fmt::Display;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use tests::machine;
@@ -11,6 +12,18 @@ const TABLE: &str = "slow/LOADS.md";
 /// Whether the tests are to run the long form of their loads.
 pub(crate) fn is_long() -> bool {
     std::env::var_os("VESTIBULE_SOAK").is_some_and(|value| value == "1")
+}
+
+static TURN: RwLock<()> = RwLock::new(());
+
+/// Waits until no load runs that [`beside`] keeps, and keeps all of these from beginning until it is dropped.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    TURN.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps loads from running that have to be [`alone`].
+pub(crate) fn beside() -> RwLockReadGuard<'static, ()> {
+    TURN.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Appends a row to the table if this was the long form. `count`: what was done; `faults`: what was wrong with it, or empty.

@@ -20,6 +20,7 @@ fn seed() -> u64 {
 #[test]
 fn a_million_forged_packets_end_nothing_that_survives_them_without_vestibule() {
     tests::skip_without_root!();
+    let _beside = loads::beside();
     let (seed, begun) = (seed(), Instant::now());
     let packets = if loads::is_long() { SOAKED } else { PACKETS };
     eprintln!("seed {seed}");
