@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -82,11 +82,12 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
         for device in config.settings.xdp_devices.iter().flatten() {
             xdp_in_driver(daemon.pins(), &lab.balancer, device)?;
         }
-        let (met, answered) = flood(&daemon, &forger, &frame, rate, || met(&lab, count))?;
+        let (met, answered, sent) = flood(&daemon, &forger, &frame, rate, || met(&lab, count))?;
         check_hook(with_xdp, answered)?;
         let mut met = met?;
         met.check_hook(with_xdp, rate)?;
         met.answered = answered.iter().sum();
+        met.sent = sent;
         rows.extend(met.rows(with_xdp, rate));
     }
     Ok(rows)
@@ -104,7 +105,8 @@ struct Met {
     failures: BTreeMap<String, u64>,
     /// Frames that XDP sent back to it: answers to its SYNs, repeated ones included.
     by_xdp: u64,
-    /// SYNs of the flood that were answered each second.
+    /// SYNs of the flood that were sent and answered each second.
+    sent: f64,
     answered: f64,
 }
 
@@ -135,7 +137,7 @@ fn met(lab: &Lab, count: u32) -> Result<Met> {
         }
         sleep(Duration::from_millis(2));
     }
-    Ok(Met { times, failures, by_xdp: sent_back(lab)? - before, answered: 0.0 })
+    Ok(Met { times, failures, by_xdp: sent_back(lab)? - before, sent: 0.0, answered: 0.0 })
 }
 
 /// Refuses the figures of another hook than the one that is measured, by what TCX and XDP have answered.
@@ -150,37 +152,38 @@ fn check_hook(with_xdp: bool, [by_tcx, by_xdp]: [f64; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Floods while `story` runs. Returns what it returns, and how many SYNs TCX and XDP answered each second.
+/// Floods while `story` runs. Returns what it returns, and how many SYNs TCX and XDP answered, and how many were sent, each second.
 fn flood<T: Send>(
     daemon: &Daemon,
     forger: &Namespace,
     frame: &[u8],
     rate: Option<u32>,
     story: impl FnOnce() -> T + Send,
-) -> Result<(T, [f64; 2])> {
+) -> Result<(T, [f64; 2], f64)> {
     let index = forger.ifindex(UPLINK)?;
-    let over = AtomicBool::new(false);
+    let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let answered = || -> Result<[u64; 2]> {
         let counted = daemon.reasons()?;
         Ok(["SynAnswered", "XdpAnswered"].map(|reason| counted.get(reason).copied().unwrap_or(0)))
     };
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| forger.run(|| send(index, frame, rate, &over)));
+        let sender = scope.spawn(|| forger.run(|| send(index, frame, rate, &over, &sent)));
         let stop = Stop(&over);
         // Until the flood has what it can take.
         sleep(Duration::from_millis(500));
-        let (before, begun) = (answered()?, Instant::now());
+        let (before, sent_before, begun) = (answered()?, sent.load(Ordering::Relaxed), Instant::now());
         let told = story();
         let (after, seconds) = (answered()?, begun.elapsed().as_secs_f64());
+        let sent = (sent.load(Ordering::Relaxed) - sent_before) as f64 / seconds;
         let each_second = [0, 1].map(|hook| (after[hook] - before[hook]) as f64 / seconds);
         drop(stop);
         sender.join().map_err(|_| anyhow::anyhow!("the flood ended early"))??;
-        Ok((told, each_second))
+        Ok((told, each_second, sent))
     })
 }
 
-/// Sends frames on one CPU until it is over.
-fn send(index: u32, frame: &[u8], rate: Option<u32>, over: &AtomicBool) -> Result<()> {
+/// Sends frames on one CPU until it is over, and counts `all`.
+fn send(index: u32, frame: &[u8], rate: Option<u32>, over: &AtomicBool, all: &AtomicU64) -> Result<()> {
     let mut one = CpuSet::new();
     one.set(0)?;
     sched_setaffinity(Pid::from_raw(0), &one)?;
@@ -188,9 +191,14 @@ fn send(index: u32, frame: &[u8], rate: Option<u32>, over: &AtomicBool) -> Resul
     while !over.load(Ordering::Relaxed) {
         let due = rate.map(|rate| (begun.elapsed().as_secs_f64() * f64::from(rate)) as u64);
         match due {
-            None => live_frames::send_from_many(index, frame, AT_ONCE)?,
+            None => {
+                live_frames::send_from_many(index, frame, AT_ONCE)?;
+                all.fetch_add(AT_ONCE.into(), Ordering::Relaxed);
+            }
             Some(due) if due > sent => {
-                live_frames::send_from_many(index, frame, (due - sent).min(AT_ONCE.into()) as u32)?;
+                let count = (due - sent).min(AT_ONCE.into());
+                live_frames::send_from_many(index, frame, count as u32)?;
+                all.fetch_add(count, Ordering::Relaxed);
                 sent = due;
             }
             Some(_) => {}
@@ -239,7 +247,8 @@ impl Met {
             target: is_flood.then_some(Target::AtMost(most)),
             failures,
             note: format!(
-                "from 65,536 sources, on another device than the client's; {} answered a second; XDP sent {} answers to the client, which connected {} times; {failures} of its connections failed{wrong}",
+                "from 65,536 sources, on another device than the client's; {} sent and {} answered a second; XDP sent {} answers to the client, which connected {} times; {failures} of its connections failed{wrong}",
+                grouped(self.sent),
                 grouped(self.answered),
                 self.by_xdp,
                 times.len()
@@ -265,7 +274,13 @@ mod tests {
 
     #[test]
     fn a_client_that_another_hook_answered_shows_nothing_of_this_one() {
-        let met = |by_xdp| Met { times: vec![0.0003; 200], failures: BTreeMap::new(), by_xdp, answered: 0.0 };
+        let met = |by_xdp| Met {
+            times: vec![0.0003; 200],
+            failures: BTreeMap::new(),
+            by_xdp,
+            sent: 0.0,
+            answered: 0.0,
+        };
         met(190).check_hook(true, Some(RATE)).unwrap();
         let refused = met(0).check_hook(true, Some(RATE)).unwrap_err().to_string();
         assert_eq!(
@@ -291,8 +306,13 @@ mod tests {
     fn one_late_connection_in_a_hundred_is_the_99th_percentile() {
         let mut times = vec![0.0003; 198];
         times.extend([0.011, 0.012]);
-        let met =
-            Met { times, failures: [("refused".to_owned(), 2)].into(), by_xdp: 205, answered: 299_000.0 };
+        let met = Met {
+            times,
+            failures: [("refused".to_owned(), 2)].into(),
+            by_xdp: 205,
+            sent: 310_000.0,
+            answered: 299_000.0,
+        };
         let [median, late] = met.rows(true, Some(RATE));
         assert_eq!((median.figure.as_str(), late.figure.as_str()), ("0.30 ms", "11.00 ms"));
         assert!(median.target.is_some());
