@@ -219,7 +219,7 @@ impl Simulation {
                 self.wake();
             }
             Event::Death(node) => {
-                self.nodes.die(node);
+                self.nodes.die(node, self.now);
                 // Its Lease is valid for 40 s after it was renewed last.
                 self.absent_until = self.absent_until.max(self.now + Duration::from_secs(45));
             }
@@ -339,7 +339,8 @@ impl Simulation {
         }
         let Some(since) = self.changed.remove(object) else { return };
         let holders = self.nodes.holders(self.server.claims_version(object));
-        assert!(holders + self.few() >= self.nodes.count(), "{object} is programmed on {holders} nodes only");
+        let counted = self.nodes.counted(self.now);
+        assert!(holders + self.few() >= counted, "{object} is programmed on {holders} nodes of {counted}");
         if since == self.begun || self.server.hangs(object) {
             return;
         }
@@ -365,8 +366,9 @@ impl Simulation {
         self.server.are_all_programmed = true;
         let before = self.server.counts;
         let changing = self.now;
-        if let Some(after) = self.options.dies {
-            self.at(self.now + after, Event::Death(0));
+        // Not the first ones, which others are said to lack something.
+        for (nth, after) in self.options.dies.clone().into_iter().enumerate() {
+            self.at(self.now + after, Event::Death(self.options.nodes - 1 - nth));
         }
         if let Some(pause) = self.options.restarts {
             self.at(self.now + pause, Event::Restart);

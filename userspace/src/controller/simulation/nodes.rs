@@ -25,8 +25,11 @@ struct Node {
     reported: u64,
     /// Its agent was restarted: without Claims, it serves what it saved.
     has_saved: bool,
-    is_dead: bool,
+    died: Option<Instant>,
 }
+
+/// The least time that the Lease of a node lives on after its death.
+const LIVES_ON: Duration = Duration::from_secs(29);
 
 impl Nodes {
     pub(super) fn new(count: usize, now: Instant, _: &mut Dice) -> Self {
@@ -37,7 +40,7 @@ impl Nodes {
             renewed: 0,
             reported: 0,
             has_saved: false,
-            is_dead: false,
+            died: None,
         };
         Self { all: (0..count).map(node).collect() }
     }
@@ -57,7 +60,7 @@ impl Nodes {
             renewed: 0,
             reported: 0,
             has_saved: false,
-            is_dead: false,
+            died: None,
         });
         at
     }
@@ -77,7 +80,7 @@ impl Nodes {
     /// A Claim was written in this version. Returns when which node renews earlier than it would have.
     pub(super) fn told(&mut self, version: u64, now: Instant, dice: &mut Dice) -> Vec<(usize, Instant)> {
         let mut earlier = Vec::new();
-        for (number, node) in self.all.iter_mut().enumerate().filter(|(_, node)| !node.is_dead) {
+        for (number, node) in self.all.iter_mut().enumerate().filter(|(_, node)| node.died.is_none()) {
             let mut at = now + dice.between(HOLDS.0, HOLDS.1);
             // A watch reports in order.
             at = at.max(node.coming.back().map_or(at, |(last, _)| *last));
@@ -94,7 +97,7 @@ impl Nodes {
     /// A node renews its Lease, if it is time. Returns when it does so next.
     pub(super) fn renew(&mut self, number: usize, now: Instant, dice: &mut Dice) -> Option<Instant> {
         let node = &mut self.all[number];
-        if node.is_dead || now < node.renewals.next.into_std() {
+        if node.died.is_some() || now < node.renewals.next.into_std() {
             return None;
         }
         while let Some((_, version)) = node.coming.pop_front_if(|(at, _)| *at <= now) {
@@ -129,8 +132,14 @@ impl Nodes {
         self.all.iter().filter(|node| node.holds >= version).count()
     }
 
-    pub(super) fn die(&mut self, number: usize) {
-        self.all[number].is_dead = true;
+    pub(super) fn die(&mut self, number: usize, now: Instant) {
+        self.all[number].died = Some(now);
+    }
+
+    /// Returns how many there are at least whose Lease lives: it does for 40 s after its last renewal, which may be 10 s before a death.
+    pub(super) fn counted(&self, now: Instant) -> usize {
+        let counts = |node: &&Node| node.died.is_none_or(|died| now < died + LIVES_ON);
+        self.all.iter().filter(counts).count()
     }
 }
 

@@ -17,8 +17,8 @@ pub(super) struct Options {
     pub(super) judging: Duration,
     /// Whose writes hang.
     pub(super) hangs: Hangs,
-    /// A node dies after this time.
-    pub(super) dies: Option<Duration>,
+    /// Nodes die after these times, one after each.
+    pub(super) dies: Vec<Duration>,
     /// Other controllers begin to lead after each such time.
     pub(super) restarts: Option<Duration>,
     /// A node joins after each such time.

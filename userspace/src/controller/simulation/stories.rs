@@ -15,7 +15,7 @@ fn small(seed: u64) -> Options {
         lasts: 20 * SECOND,
         judging: Duration::from_millis(20),
         hangs: Hangs::Nothing,
-        dies: None,
+        dies: Vec::new(),
         restarts: None,
         joins: None,
         misses: None,
@@ -81,9 +81,29 @@ fn changes_are_programmed_within_seconds() {
 
 #[test]
 fn a_dead_node_delays_them_by_ten_seconds_while_its_lease_lives() {
-    let seen = played(Options { dies: Some(5 * SECOND), lasts: 80 * SECOND, ..small(4) });
+    let seen = played(Options { dies: vec![5 * SECOND], lasts: 80 * SECOND, ..small(4) });
     assert!(seen.delays_with_absent.len() > 100);
     check(&seen);
+}
+
+/// Two of forty may be behind: two that die together, as with a rack, and later another one.
+#[test]
+fn several_dead_nodes_delay_them_no_longer() {
+    let seen =
+        played(Options { dies: vec![5 * SECOND, 5 * SECOND, 60 * SECOND], lasts: 120 * SECOND, ..small(16) });
+    assert!(seen.delays_with_absent.len() > 200);
+    check(&seen);
+    assert!(seen.fell.is_empty(), "{seen:?}");
+}
+
+/// Until their Leases are over, which is within 40 s: then nobody waits for them any more. Nothing that was said is taken back.
+#[test]
+fn more_dead_nodes_than_may_be_behind_delay_them_while_their_leases_live() {
+    let seen = played(Options { dies: vec![5 * SECOND; 4], lasts: 80 * SECOND, ..small(17) });
+    let delayed = percentile(&seen.delays_with_absent, 0.9);
+    assert!(delayed > 12 * SECOND && delayed <= 45 * SECOND, "{delayed:?}");
+    assert!(percentile(&seen.delays, 0.99) <= 4 * SECOND, "{:?}", percentile(&seen.delays, 0.99));
+    assert!(seen.fell.is_empty(), "{seen:?}");
 }
 
 #[test]
@@ -120,7 +140,7 @@ fn writes_of_claims_that_hang_in_many_namespaces_delay_no_other() {
 /// A node that joins holds nothing for some seconds: what is new waits for it as for a dead one, and what was said stays (`note_said`).
 #[test]
 fn a_node_that_joins_takes_nothing_back_that_was_said() {
-    let seen = played(Options { joins: Some(13 * SECOND), dies: Some(SECOND), ..tiny(9) });
+    let seen = played(Options { joins: Some(13 * SECOND), dies: vec![SECOND], ..tiny(9) });
     assert!(seen.delays_with_absent.len() > 100);
     assert!(percentile(&seen.delays_with_absent, 0.99) <= 12 * SECOND);
 }
@@ -225,7 +245,8 @@ fn ten_thousand_routes_on_five_hundred_nodes() {
         lasts: 90 * SECOND,
         judging: Duration::from_millis(250),
         hangs: Hangs::Namespaces(8),
-        dies: Some(20 * SECOND),
+        // Three at once, and others later.
+        dies: vec![20 * SECOND, 20 * SECOND, 20 * SECOND, 40 * SECOND, 70 * SECOND],
         restarts: None,
         joins: Some(25 * SECOND),
         misses: Some(Misses { what: Lacks::Routes, nodes: 40, after: 60 * SECOND, lasts: 20 * SECOND }),
