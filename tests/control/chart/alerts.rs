@@ -21,7 +21,7 @@ fn rules() -> Value {
 }
 
 /// Runs promtool in a folder with the rules. Returns whether it is content, and what it says.
-fn promtool_says(arguments: &[&str], rules: &Value, cases: &str) -> (bool, String) {
+pub(super) fn promtool_says(arguments: &[&str], rules: &Value, cases: &str) -> (bool, String) {
     let folder = TempDir::new().unwrap();
     // JSON is YAML.
     folder.write("rules.yaml", rules.to_string()).unwrap();

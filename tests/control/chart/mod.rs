@@ -19,3 +19,5 @@ mod priorities;
 mod metrics;
 /// When alerts fire.
 mod alerts;
+/// What the dashboard shows where no route has series of its own.
+mod dashboard;
