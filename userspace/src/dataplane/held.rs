@@ -20,7 +20,7 @@ const HALF_CLOSED_SECS: u32 = 300;
 /// for hours; and the bytes may be a stranger's, that the other end did not accept.
 const UNACKNOWLEDGED_SECS: u32 = 1_200;
 
-/// The longest time from a walk to the end of the next one, where that takes up to four seconds: the others' time is not over before.
+/// The longest time from a walk to the end of the next one: the others' time is not over before.
 pub const WALK_SECS: u32 = 120;
 
 /// The flows that are being watched.
