@@ -146,7 +146,7 @@ fn pass(
     added: &[Part],
 ) -> BTreeSet<Part> {
     // A node that announced the address before.
-    programs.insert(name::PEERS, PeerKey::new(7, 1), Peer::zeroed());
+    programs.insert(name::PEERS, PeerKey::new(7, programs.world.ifindex(Device::Client)), Peer::zeroed());
     let flow = open.flow(programs);
     let (key, seen_secs) = (open.client.dial.tuple(), flow.seen_secs - u32::from(old));
     let segment = match from_client {

@@ -103,6 +103,6 @@ fn a_panel_that_shows_nothing_is_found() {
 }
 
 /// Returns the name of a series.
-fn name<'a>(series: &'a str) -> &'a str {
+fn name(series: &str) -> &str {
     series.split_once('{').map_or(series, |(name, _)| name)
 }

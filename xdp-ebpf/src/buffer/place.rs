@@ -56,14 +56,14 @@ looped! {
 }
 
 /// Returns the order of eviction, lowest value first: the time when the hello started, later for complete ones. One that waits for its
-/// backend counts as younger by the time in which a lost SYN is repeated; one that is being delivered by more, for its flow is open,
-/// and would be reset. Not by the whole time limit: many that wait for silent backends must not take the slots of those that are arriving.
+/// backend counts as younger by the time in which a lost SYN is repeated (of 10 s); one that is being delivered by more, for its flow is
+/// open, and would be reset. Not by the whole time limit: many that wait for silent backends must not take the slots of those that are arriving.
 #[inline(always)]
 fn gives_way_by(pending: &Pending, timeout_ns: u64) -> u64 {
     pending.started_ns
         + match pending.connection.state {
             PENDING_COLLECTING => 0,
-            PENDING_UNDELIVERED => timeout_ns / 4,
+            PENDING_UNDELIVERED => timeout_ns / 2,
             _ => timeout_ns / 8,
         }
 }

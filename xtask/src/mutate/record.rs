@@ -48,7 +48,8 @@ impl Record {
 
     /// Sorts guards: first those that no run has shown, then by when that was.
     pub(super) fn sort(&self, guards: &mut [Guard]) {
-        guards.sort_by_key(|guard| self.rows.get(&guard.name).map(|row| row.time.clone()));
+        let shown = |row: &Row| (!row.test.starts_with("**"), row.time.clone());
+        guards.sort_by_key(|guard| self.rows.get(&guard.name).map(shown));
     }
 
     /// Notes what became of a guard of this commit, and writes the table, with a row for each of all guards that was judged.
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "# Guards\n\n| guard | test | commit | time |\n| --- | --- | --- | --- |\n\
-        | first | `a::b` | 1234567 | 2026-11-30 10:00 |\n| second | **none** | 1234567 | 2026-11-29 10:00 |\n";
+        | first | `a::b` | 1234567 | 2026-11-30 10:00 |\n| second | **none** | 1234567 | 2026-11-30 11:00 |\n";
 
     fn guard(name: &str) -> Guard {
         Guard { name: name.into(), ..Guard::default() }

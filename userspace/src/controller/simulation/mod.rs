@@ -338,7 +338,7 @@ impl Simulation {
             return;
         }
         let Some(since) = self.changed.remove(object) else { return };
-        let holders = self.nodes.holders(self.server.claims_version(object));
+        let holders = self.nodes.holders(self.server.claims_version(object), self.now);
         let counted = self.nodes.counted(self.now);
         assert!(holders + self.few() >= counted, "{object} is programmed on {holders} nodes of {counted}");
         if since == self.begun || self.server.hangs(object) {

@@ -28,6 +28,12 @@ struct Node {
     died: Option<Instant>,
 }
 
+impl Node {
+    fn counts(&self, now: Instant) -> bool {
+        self.died.is_none_or(|died| now < died + LIVES_ON)
+    }
+}
+
 /// The least time that the Lease of a node lives on after its death.
 const LIVES_ON: Duration = Duration::from_secs(29);
 
@@ -127,9 +133,9 @@ impl Nodes {
         (name(number), lease)
     }
 
-    /// Returns how many nodes hold all Claims up to this version.
-    pub(super) fn holders(&self, version: u64) -> usize {
-        self.all.iter().filter(|node| node.holds >= version).count()
+    /// Returns how many nodes of those that are [`Self::counted`] hold all Claims up to this version.
+    pub(super) fn holders(&self, version: u64, now: Instant) -> usize {
+        self.all.iter().filter(|node| node.counts(now) && node.holds >= version).count()
     }
 
     pub(super) fn die(&mut self, number: usize, now: Instant) {
@@ -138,8 +144,7 @@ impl Nodes {
 
     /// Returns how many there are at least whose Lease lives: it does for 40 s after its last renewal, which may be 10 s before a death.
     pub(super) fn counted(&self, now: Instant) -> usize {
-        let counts = |node: &&Node| node.died.is_none_or(|died| now < died + LIVES_ON);
-        self.all.iter().filter(counts).count()
+        self.all.iter().filter(|node| node.counts(now)).count()
     }
 }
 

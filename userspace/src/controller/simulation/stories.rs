@@ -93,7 +93,6 @@ fn several_dead_nodes_delay_them_no_longer() {
         played(Options { dies: vec![5 * SECOND, 5 * SECOND, 60 * SECOND], lasts: 120 * SECOND, ..small(16) });
     assert!(seen.delays_with_absent.len() > 200);
     check(&seen);
-    assert!(seen.fell.is_empty(), "{seen:?}");
 }
 
 /// Until their Leases are over, which is within 40 s: then nobody waits for them any more. Nothing that was said is taken back.
@@ -103,7 +102,6 @@ fn more_dead_nodes_than_may_be_behind_delay_them_while_their_leases_live() {
     let delayed = percentile(&seen.delays_with_absent, 0.9);
     assert!(delayed > 12 * SECOND && delayed <= 45 * SECOND, "{delayed:?}");
     assert!(percentile(&seen.delays, 0.99) <= 4 * SECOND, "{:?}", percentile(&seen.delays, 0.99));
-    assert!(seen.fell.is_empty(), "{seen:?}");
 }
 
 #[test]
