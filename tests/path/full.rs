@@ -11,6 +11,8 @@ use tests::raw;
 use tests::server::read_line;
 use tests::tls::dial;
 use tests::topology::Options;
+use userspace::dataplane::expire::Expirer;
+use userspace::dataplane::pin::Pins;
 
 use crate::crowd::Crowd;
 use crate::scene::{ECHO_PORT, Scene, eventually};
@@ -54,4 +56,30 @@ fn silent_connections_are_evicted_in_a_full_map() {
     assert!(moved.get("ExpireCrowded").is_some_and(|ended| *ended >= (SLOTS / 10) as u64), "{moved:?}");
     assert_eq!(moved.get("ExpireHeld"), None, "{moved:?}");
     assert_echoes(&mut used);
+}
+
+/// Among millions of flows, walks are minutes apart; and only the second one after all ports were taken makes room.
+#[test]
+fn a_backend_without_a_free_source_port_calls_for_a_walk() {
+    tests::skip_without_root!();
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.source_ports = Some("20000-20003".into());
+    let scene = Scene::echo_with(&Options::default(), &config);
+    let bytes = hello().name(server_name(0)).bytes();
+    let vip = scene.lab.vip(Family::V4, TLS_PORT);
+    // Another than the daemon's, which has not walked.
+    let expirer = Expirer::open(&Pins::new(scene.daemon.pins()), 1).unwrap();
+    assert!(!expirer.is_awaited().unwrap());
+    let count = || scene.daemon.reasons().unwrap().get("ConnectNoPort").copied().unwrap_or(0);
+    let mut open = Vec::new();
+    while count() == 0 {
+        assert!(open.len() < 40, "{:?}", scene.daemon.reasons());
+        assert!(!expirer.is_awaited().unwrap());
+        let mut stream = scene.lab.client.run(|| dial(vip)).unwrap();
+        stream.write_all(&bytes).unwrap();
+        // A name, or a reset.
+        let _ = read_line(&mut stream);
+        open.push(stream);
+    }
+    assert!(expirer.is_awaited().unwrap());
 }

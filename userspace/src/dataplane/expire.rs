@@ -9,6 +9,7 @@ use common::maps::flow::{ClientTuple, Connection, Flow, PENDING_UNDELIVERED};
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
 
+use super::awaited::Awaited;
 use super::crowd::{self, Began, Crowd, Evicted, Going};
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::{Held, Over};
@@ -19,7 +20,6 @@ use super::pin::Pins;
 use super::ports::Ports;
 use super::precedence::Precedence;
 use super::read::{now_ns, now_secs};
-use super::reports::Reports;
 use super::request::{ending, ends, expiry, of_flow, of_held, of_record, reason};
 pub use super::runner::ExpireError;
 use super::runner::{self, Runner};
@@ -43,7 +43,7 @@ pub struct Expirer {
     trials: Trials,
     held: Held,
     ports: Ports,
-    reports: Reports,
+    awaited: Awaited,
     orphans: Orphans,
     going: Going,
     crowded: Began,
@@ -65,7 +65,7 @@ impl Expirer {
             trials: Trials::default(),
             held: Held::default(),
             ports: Ports::default(),
-            reports: Reports::open(pins)?,
+            awaited: Awaited::open(pins)?,
             orphans: Orphans::default(),
             going: Going::default(),
             crowded: Began::default(),
@@ -274,7 +274,7 @@ impl Expirer {
         let found = self.crowd()?;
         let mut crowd = self.crowded.walk(found, now);
         let (trials, held, ports, mut found) = (&mut self.trials, &mut self.held, &mut self.ports, 0);
-        self.reports.begin()?;
+        self.awaited.begin()?;
         held.begin();
         ports.begin(settings);
         self.maps.flows.walk(|client, flow| {
@@ -316,10 +316,10 @@ impl Expirer {
         Ok(Ended { hellos: leftovers::sweep(&self.maps, &self.runner, settings)?, ..Ended::default() })
     }
 
-    /// Whether walks have more to find than what time limits end: source ports towards a backend are nearly used up, or reports of flows
-    /// on trial may be lost.
+    /// Whether walks have more to find than what time limits end: source ports towards a backend are nearly used up, or were all taken,
+    /// or reports of flows on trial may be lost.
     pub fn is_awaited(&self) -> Result<bool, ExpireError> {
-        Ok(self.ports.are_short() || self.reports.are_lost()?)
+        Ok(self.ports.are_short() || self.awaited.is_there()?)
     }
 
     /// Whether the map of flows is so full that all flows are to be checked every second.

@@ -37,8 +37,9 @@ pub mod swept;
 /// What the program `expire` is given.
 mod request;
 /// Runs the program `expire`.
-mod reports;
 mod runner;
+/// What calls for a walk over all flows.
+mod awaited;
 /// Time limits.
 pub mod due;
 /// Flows held open without progress.
