@@ -247,9 +247,14 @@ impl Daemon {
         self.folder.path().join("config.json")
     }
 
+    /// Returns its output.
+    pub fn whole_log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
     /// Returns the last lines of its output.
     pub fn log(&self) -> String {
-        let text = fs::read_to_string(self.log_path()).unwrap_or_default();
+        let text = self.whole_log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
     }

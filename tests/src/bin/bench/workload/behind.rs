@@ -116,7 +116,7 @@ struct Removed {
     cpu: f64,
     /// RSTs that were not sent.
     unsent: u64,
-    /// What was found by keys, as the daemon logs it with `VESTIBULE_LOG=debug`.
+    /// What was found by keys, as the daemon logs it.
     by_keys: Option<String>,
 }
 
@@ -195,7 +195,7 @@ impl Removal {
             let all = read::reasons(&pins)?;
             Ok(all.iter().find(|(counted, _)| *counted == reason).map_or(0, |(_, count)| *count))
         };
-        let logged = daemon.log().len();
+        let logged = daemon.whole_log().len();
         let (before, unsent) = (count(Reason::ExpireRemoved)?, count(Reason::EmitCopyLost)?);
         let (begun, used) = (Instant::now(), daemon.cpu_time()?);
         let reloaded = daemon.reload_text(&self.without)?.as_secs_f64();
@@ -209,7 +209,7 @@ impl Removal {
         let left = self.flows(&pins)?;
         ensure!(left == 0, "{left} of {flows} flows are open behind the {}, which was removed", self.what);
         sleep(rest);
-        let log = daemon.log();
+        let log = daemon.whole_log();
         let by_keys = |line: &str| Some(line.split_once("ended before the walk: removal ")?.1.to_owned());
         let by_keys = log.get(logged..).and_then(|log| log.lines().rev().find_map(by_keys));
         Ok(Removed { flows, ended, reloaded, cpu, unsent, by_keys })

@@ -210,10 +210,10 @@ fn at_rest(filled: &mut [Filled], effort: &Effort) -> Result<Vec<Row>> {
 /// Waits for the end of the next check of all flows. Returns the seconds that it took, and those of a CPU.
 fn next_walk(filled: &mut Filled) -> Result<[f64; 2]> {
     let daemon = daemon(filled)?;
-    let (begun, before) = (Instant::now(), walks(&daemon.log()).count());
+    let (begun, before) = (Instant::now(), walks(&daemon.whole_log()).count());
     while begun.elapsed() < WALKS_WITHIN {
         sleep(Duration::from_millis(200));
-        if let Some(took) = walks(&daemon.log()).nth(before) {
+        if let Some(took) = walks(&daemon.whole_log()).nth(before) {
             return Ok(took);
         }
     }
