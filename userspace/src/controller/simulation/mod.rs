@@ -366,7 +366,7 @@ impl Simulation {
         self.server.are_all_programmed = true;
         let before = self.server.counts;
         let changing = self.now;
-        // Not the first ones, which others are said to lack something.
+        // From the last one on: the first ones are made to lack something.
         for (nth, after) in self.options.dies.clone().into_iter().enumerate() {
             self.at(self.now + after, Event::Death(self.options.nodes - 1 - nth));
         }
