@@ -329,7 +329,7 @@ impl<E: Ender> Duty<E> {
             self.walked =
                 Walked::during("time limit", |why| report(why, self.expirer.sweep_flows(&settings)));
         }
-        if self.left.calls_for_next(is_time, Need::Limits) {
+        if self.left.calls_for_next(is_time, Need::Left) {
             self.left = Walked::during("left over", |why| report(why, self.expirer.sweep_left(&settings)));
         }
         if self.tick % INTERVAL_SECS == 1 {

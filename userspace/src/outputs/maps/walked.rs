@@ -33,6 +33,8 @@ const REST_AWAITED: Duration = Duration::from_secs(45);
 /// What the next check is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
+    /// Nothing that anyone waits for.
+    Left,
     /// Time limits.
     Limits,
     /// Flows on trial that were not reported, or source ports.
@@ -80,9 +82,10 @@ impl Walked {
     }
 
     /// Whether the next check does not take too much of a CPU: one in twenty-five seconds of it, if no more than time limits depend on
-    /// it, or one in three, in a crowded map. It is never put off for longer than 100 seconds: connections are held for longer by as much.
+    /// it, one in a hundred, if not even these, or one in three, in a crowded map. It is never put off for longer than 100 seconds: connections are held for longer by as much.
     fn allows(&self, need: Need) -> bool {
         let rest = match need {
+            Need::Left => (self.took * 99).min(REST_MAX),
             Need::Limits => (self.took * 24).min(REST_MAX),
             Need::Awaited => (self.took * 24).min(REST_AWAITED),
             Need::Room => (self.took * 2).min(REST_AWAITED),
@@ -102,7 +105,7 @@ impl Walked {
 
 #[cfg(test)]
 mod tests {
-    use super::Need::{Awaited, Limits, Room};
+    use super::Need::{Awaited, Left, Limits, Room};
     use super::*;
 
     /// Ten million flows take two seconds: every ten seconds, that would be a fifth of a CPU.
@@ -111,6 +114,7 @@ mod tests {
         let walked = Walked::took;
         assert!(Walked::default().allows(Limits));
         assert!(walked(9, 0).allows(Limits), "a short one is not");
+        assert!(!walked(100, 9_800).allows(Left) && walked(100, 9_900).allows(Left));
         assert!(!walked(100, 2_300).allows(Limits) && walked(100, 2_400).allows(Limits));
         assert!(!walked(20_000, 99_000).allows(Limits) && walked(20_000, 100_000).allows(Limits));
         assert!(!walked(100, 150).allows(Room) && walked(100, 200).allows(Room));
