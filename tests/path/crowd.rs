@@ -208,8 +208,12 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
     });
     assert_unchanged(before, during);
     let evicted = refused(&scene).get("HelloEvicted").copied().unwrap_or(0);
-    assert!(evicted >= (CROWD as u64) - u64::from(ROOM), "{:?}", refused(&scene));
+    let reasons = scene.daemon.reasons().unwrap();
+    // A hello whose buffer another CPU took at the same moment is dropped, and its client says it again, for which the
+    // crowd may have had no time.
+    let busy = reasons.get("HelloBusy").copied().unwrap_or(0);
+    assert!(evicted + busy >= (CROWD as u64) - u64::from(ROOM), "{:?}, {busy} busy", refused(&scene));
     // If two CPUs want the same slot at the same moment, one of them takes another.
-    assert_eq!(scene.daemon.reasons().unwrap().get("HelloBufferFailed"), None);
+    assert_eq!(reasons.get("HelloBufferFailed"), None);
     scene.assert_nothing_leaks();
 }
