@@ -67,7 +67,7 @@ struct Figures {
 }
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
-    let rounds = if effort.quick { 1 } else { effort.rounds.min(10) };
+    let rounds = if effort.quick { 1 } else { effort.rounds.min(20) };
     let lab = Lab::with(&Options { servers: false, offloads: false, ..Options::default() })?;
     let _echoes = lab.echo_servers(BACKEND_PORT)?;
     // On the other end of a veth, answers of either are taken alike.
