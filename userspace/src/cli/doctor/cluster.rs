@@ -16,6 +16,9 @@ const RIGHTS: &str = "run it in a pod of vestibule-controller, whose account the
 /// What comes of it where `ipMode` is ignored.
 const IGNORED: &str = "it ignores `ipMode: Proxy`, so pods and nodes that it serves reach backends of a Service by its address past source \
                        ranges, limits and policies of ours";
+/// What to do where no proxy was found.
+const UNSEEN: &str = "kube-proxy within kubelet's process, as k3s has it, honours `ipMode: Proxy`; if another proxy serves Services there, or one \
+                      from another namespace, see whether it does";
 /// What to do about NodePorts.
 const CLOSE: &str = "source ranges hold at a Service's addresses, not at its NodePorts, which are open at each node's address: set \
                      `allocateLoadBalancerNodePorts: false` and take `nodePort` out of its ports, or filter them in front of the nodes";
@@ -152,6 +155,9 @@ fn proxies(read: &Neighbours) -> Vec<Finding> {
         let nodes: Vec<String> = nodes.into_iter().map(str::to_owned).collect();
         let found = format!("{version} on {}", some(&nodes, "nodes"));
         match release(version).map(|release| remedy(proxy, release)) {
+            Some(None) if proxy == Proxy::Kubelet => {
+                finding(Verdict::Note, "proxy of Services", format!("no Pod of one in {SYSTEM}, kubelet {found}"), UNSEEN)
+            }
             Some(None) => finding(Verdict::Ok, text(proxy), found, ""),
             Some(Some(remedy)) => finding(Verdict::Note, text(proxy), found, &remedy),
             None => finding(
@@ -237,8 +243,10 @@ mod tests {
         }
         let pods = [("n1", "v1.29.4"), ("n2", "v1.29.4"), ("n3", "v1.31.0")];
         let pods = pods.map(|(node, version)| runs(Proxy::KubeProxy, version, node));
-        // One node has no Pod of either, as with k3s.
-        let kubelets = ["n1", "n2", "n3", "n4"].map(|node| runs(Proxy::Kubelet, "v1.28.2+k3s1", node));
+        // Two nodes have no Pod of either, as with k3s. A kubelet says nothing about a proxy of a third kind.
+        let mut kubelets =
+            ["n1", "n2", "n3", "n4", "n5"].map(|node| runs(Proxy::Kubelet, "v1.28.2+k3s1", node));
+        kubelets[4].version = "v1.31.0".to_owned();
         let read = Neighbours { proxies: Ok(pods.to_vec()), kubelets: Ok(kubelets.to_vec()), ..neighbours() };
         let findings = proxies(&read);
         let found: Vec<_> =
@@ -247,6 +255,7 @@ mod tests {
             ("note", "kube-proxy", "v1.29.4 on n1, n2"),
             ("ok", "kube-proxy", "v1.31.0 on n3"),
             ("note", "kube-proxy by kubelet", "v1.28.2+k3s1 on n4"),
+            ("note", "proxy of Services", "no Pod of one in kube-system, kubelet v1.31.0 on n5"),
         ];
         assert_eq!(found, expected);
         assert!(findings[0].remedy.contains("LoadBalancerIPMode") && findings[2].remedy.contains("1.30"));
