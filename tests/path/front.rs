@@ -2,6 +2,7 @@
 //! itself, for XDP answers no frame whose checksum is left to the device.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -175,7 +176,49 @@ fn what_another_program_detached_is_attached_again() {
     };
     assert!(eventually(Duration::from_secs(60), is_another), "{}", scene.daemon.log());
     assert_attached(&scene);
-    assert!(scene.daemon.log().contains("XDP was detached by another program"), "{}", scene.daemon.log());
+    assert!(
+        scene.daemon.log().contains("XDP was detached or replaced by another program"),
+        "{}",
+        scene.daemon.log()
+    );
+    assert_answered(&scene, true);
+}
+
+/// XDP would go on answering where nothing is behind it. Both come back once TCX can be attached.
+#[test]
+fn xdp_goes_with_a_program_of_tcx_that_cannot_be_attached_again() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
+    assert_attached(&scene);
+    let index = scene.lab.balancer.ifindex(CLIENT_DEVICE).unwrap();
+    let link = scene.daemon.pins().join("links").join(index.to_string());
+    fs::remove_file(&link).unwrap();
+    // Nothing can be pinned where a directory is.
+    fs::create_dir(&link).unwrap();
+    let log = || scene.daemon.log();
+    let is_gone = || attached(&scene.lab).is_none();
+    assert!(eventually(Duration::from_secs(60), is_gone), "{}", log());
+    assert!(log().contains("and cannot be attached again"), "{}", log());
+    fs::remove_dir(&link).unwrap();
+    assert!(eventually(Duration::from_secs(60), || attached(&scene.lab).is_some()), "{}", log());
+    assert_attached(&scene);
+    assert_answered(&scene, true);
+    for family in FAMILIES {
+        Open::by_name(&scene, family, &server_name(0)).assert_alive();
+    }
+}
+
+/// As the kernel shows it, the device still has the program of our link.
+#[test]
+fn a_foreign_program_in_our_link_gives_way_to_ours() {
+    tests::skip_without_root!();
+    let (scene, _peer) = scene();
+    let (link, ours) = assert_attached(&scene);
+    pass_in_link(&pin(&scene), "other").unwrap();
+    let is_ours = || pinned_xdp_link(&pin(&scene)).is_ok_and(|found| found == (link, ours));
+    assert!(!is_ours());
+    assert!(eventually(Duration::from_secs(60), is_ours), "{}", scene.daemon.log());
+    assert!(scene.daemon.log().contains("XDP was detached or replaced"), "{}", scene.daemon.log());
     assert_answered(&scene, true);
 }
 
@@ -425,7 +468,7 @@ fn an_older_program_in_the_link_is_replaced_and_loses_nothing() {
         pass_in_link(&pin, "older").unwrap();
         let maps = [name::FRONT, name::FRONT_HOPS].map(|map| daemon.pins().join(map));
         for map in &maps {
-            std::fs::remove_file(map).unwrap();
+            fs::remove_file(map).unwrap();
         }
         let older = assert_on(daemon, lab);
         assert!(older.0 == link && older.1 != ours, "{older:?}");

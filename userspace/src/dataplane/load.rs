@@ -160,6 +160,11 @@ impl Programs {
         }
         front.fd().map_err(failed)
     }
+
+    /// Returns the id of the XDP program; `None`: it is not loaded, or its id is not known.
+    pub(crate) fn front_id(&self) -> Option<u32> {
+        self.object.program(program::FRONT)?.info().ok().map(|info| info.id())
+    }
 }
 
 fn remove_if_there(path: &Path) -> Result<(), PinError> {

@@ -14,7 +14,7 @@ use super::checks::{
 };
 use super::complaints::Complaints;
 use super::egress::Egress;
-use super::fronts::Hooks;
+use super::hooks::Hooks;
 use super::node_clients::{Followed, When};
 use super::prepared::{Options, Prepared};
 use super::reaper::{self, Ended, Freed, Reaper};
@@ -380,7 +380,7 @@ impl Control {
         };
         if is_over && self.is_in_step {
             let node = self.egress.node();
-            repaired += drift.look_at_devices(&self.hooks.tcx, &mut self.programs, &self.pins, node);
+            repaired += self.hooks.look_at_tcx(drift, &mut self.programs, &self.pins, node);
             self.complaints.exceptions = self.unheld();
         }
         let mut is_news = false;

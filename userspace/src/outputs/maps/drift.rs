@@ -95,16 +95,16 @@ impl Drift {
         Ok((repaired, false))
     }
 
-    /// Attaches the program again to devices where it is not attached any more. Returns to how many.
+    /// Attaches the program again to devices where it is not attached any more. Returns to how many, and those where it could not.
     pub(super) fn look_at_devices(
         &mut self,
         devices: &BTreeSet<u32>,
         programs: &mut Programs,
         pins: &Pins,
         node: &Node,
-    ) -> usize {
+    ) -> (usize, BTreeSet<u32>) {
         self.devices.retain(|index, _| devices.contains(index));
-        let mut attached = 0;
+        let (mut attached, mut bare) = (0, BTreeSet::new());
         for index in devices {
             let name = node.name(*index);
             match attach::is_attached(programs, *index) {
@@ -120,6 +120,7 @@ impl Drift {
                     match attach::attach(programs, pins, *index) {
                         Ok(()) => attached += 1,
                         Err(error) => {
+                            bare.insert(*index);
                             problem.what.push_str(&format!(", and cannot be attached again: {error}"))
                         }
                     }
@@ -128,7 +129,7 @@ impl Drift {
                 }
             }
         }
-        attached
+        (attached, bare)
     }
 
     /// What the last walk found. What was repaired stays until the next walk finds it as it should be.

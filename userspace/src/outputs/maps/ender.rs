@@ -57,8 +57,8 @@ pub(super) trait Ender {
     /// Ends more of that.
     fn end_more(&mut self) -> Result<Ended, ExpireError>;
 
-    /// Looks at what is left of connections that are gone.
-    fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError>;
+    /// Looks at what is left of connections that are gone. `true`: counts of sources had to make room.
+    fn sweep_left(&mut self, settings: &Settings) -> Result<(Ended, bool), ExpireError>;
 
     /// Whether only looks at all flows find some of what they are made for.
     fn is_awaited(&self) -> Result<bool, ExpireError>;
@@ -144,7 +144,7 @@ impl Ender for Expirer {
         Self::end_more(self)
     }
 
-    fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
+    fn sweep_left(&mut self, settings: &Settings) -> Result<(Ended, bool), ExpireError> {
         Self::sweep_left(self, settings)
     }
 

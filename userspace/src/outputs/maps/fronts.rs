@@ -5,19 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tracing::{info, warn};
+use tracing::info;
 
 use super::answers::Answers;
-use super::node_clients::NodeClients;
-use super::prepared::Options;
-use crate::dataplane::attach;
 use crate::dataplane::front::{self, FrontError};
 use crate::dataplane::hooks::Attached;
 use crate::dataplane::load::Programs;
 use crate::dataplane::pin::{PinError, Pins};
 use crate::model::{Link, Node, Problem};
 use crate::net::{NetError, ethtool};
-use crate::outputs::Order;
 
 const FIELD: &str = "settings.xdpDevices";
 
@@ -31,84 +27,10 @@ fn patience(refusals: u32) -> Duration {
     AGAIN.saturating_mul(1 << refusals.saturating_sub(1).min(16)).min(AGAIN_MOST)
 }
 
-/// Where our programs are.
-#[derive(Debug, Default)]
-pub(super) struct Hooks {
-    /// Devices that have the TCX program, and lead to what is served.
-    pub(super) tcx: BTreeSet<u32>,
-    /// XDP.
-    fronts: Fronts,
-    /// The pair by which clients on the node itself come.
-    pub(super) node_clients: NodeClients,
-}
-
-impl Hooks {
-    /// Nothing is attached but what an earlier daemon left for clients on the node.
-    pub(super) fn found(options: &Options, order: &Order) -> Self {
-        let mut node_clients = NodeClients::found(&options.pins, options.foreign.clone());
-        node_clients.note(order);
-        Self { node_clients, ..Self::default() }
-    }
-
-    /// Detaches the TCX program from every device that neither is one of these nor the pair's, including those of an earlier start.
-    pub(super) fn leave(&self, keep: &BTreeSet<u32>, node: &Node, pins: &Pins) -> Result<(), PinError> {
-        for index in pins.linked_devices()? {
-            if !keep.contains(&index) && self.node_clients.far() != Some(index) {
-                attach::detach(pins, index)?;
-                info!(device = node.name(index), "detached");
-            }
-        }
-        Ok(())
-    }
-
-    /// Attaches XDP to those of the devices with these names that have TCX, and are among `chosen`, and detaches it from all others.
-    /// Returns what there is to say of it.
-    pub(super) fn follow(
-        &mut self,
-        names: &[Arc<str>],
-        node: &Node,
-        chosen: &BTreeSet<u32>,
-        programs: &mut Programs,
-        pins: &Pins,
-    ) -> Vec<Problem> {
-        self.fronts.follow(names, node, &(&self.tcx & chosen), programs, pins)
-    }
-
-    /// Detaches XDP from devices whose other end takes nothing of what it answers. If `is_whole`, attaches it again to devices that lost
-    /// it, and tries again what was refused when it is time to. Returns to how many devices, and what there is to say of it now; `None`:
-    /// there was nothing to do. `chosen` as in [`Self::follow`]. To be called about each second.
-    pub(super) fn look_again(
-        &mut self,
-        is_whole: bool,
-        names: &[Arc<str>],
-        node: &Node,
-        chosen: &BTreeSet<u32>,
-        programs: &mut Programs,
-        pins: &Pins,
-    ) -> Option<(usize, Vec<Problem>)> {
-        let is_unanswered = self.fronts.finds_unanswered(names, node);
-        let lost = if is_whole { self.fronts.take_lost(pins) } else { BTreeSet::new() };
-        for index in &lost {
-            let device = node.name(*index);
-            warn!(
-                device,
-                "XDP was detached by another program: find out which; without XDP all is served, too"
-            );
-        }
-        if !is_unanswered && lost.is_empty() && !(is_whole && self.fronts.is_due()) {
-            return None;
-        }
-        let found = self.fronts.follow(names, node, &(&self.tcx & chosen), programs, pins);
-        let is_back =
-            |index: &&u32| self.fronts.last.as_ref().is_some_and(|last| last.attached.contains(*index));
-        Some((lost.iter().filter(is_back).count(), found))
-    }
-}
-
 /// What was done last. To attach to a device may interrupt it for a moment, so it is not tried with each change of what is served, or
 /// of the network elsewhere.
 #[derive(Debug, Default)]
-struct Fronts {
+pub(super) struct Fronts {
     last: Option<Done>,
     /// Where other ends take nothing of what XDP answers.
     answers: Answers,
@@ -173,6 +95,13 @@ impl Done {
         !self.is_due(now) && self.candidates == Candidate::all(names, node, served, &self.attached)
     }
 
+    /// Whether those of its devices have TCX that are among `served`, and no others.
+    fn is_served_by(&self, served: &BTreeSet<u32>) -> bool {
+        self.candidates
+            .iter()
+            .all(|one| one.is_served == one.index.is_some_and(|index| served.contains(&index)))
+    }
+
     fn is_due(&self, now: Instant) -> bool {
         self.refusals > 0 && now.duration_since(self.at) >= patience(self.refusals)
     }
@@ -181,7 +110,7 @@ impl Done {
 impl Fronts {
     /// Attaches XDP to the devices of these names that are among `served`, and detaches it from all others. Returns what there is to say
     /// of each.
-    fn follow(
+    pub(super) fn follow(
         &mut self,
         names: &[Arc<str>],
         node: &Node,
@@ -206,13 +135,23 @@ impl Fronts {
         problems
     }
 
+    /// Whether it was last decided for exactly these devices, among those it is wanted on, that they have TCX; or nothing was decided.
+    pub(super) fn are_for(&self, served: &BTreeSet<u32>) -> bool {
+        self.last.as_ref().is_none_or(|last| last.is_served_by(served))
+    }
+
+    /// Whether the device has XDP.
+    pub(super) fn are_on(&self, index: u32) -> bool {
+        self.last.as_ref().is_some_and(|last| last.attached.contains(&index))
+    }
+
     /// Whether it is time to try again what was refused.
-    fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         self.last.as_ref().is_some_and(|last| last.is_due(Instant::now()))
     }
 
     /// Whether another device is found whose other end takes nothing of what XDP answers; [`Self::follow`] then detaches it there.
-    fn finds_unanswered(&mut self, names: &[Arc<str>], node: &Node) -> bool {
+    pub(super) fn finds_unanswered(&mut self, names: &[Arc<str>], node: &Node) -> bool {
         let Some(last) = &self.last else { return false };
         // Of one that cannot be asked nothing is known.
         let is_found = self.answers.look(names, node, &last.attached, |name| ethtool::sent_back(name).ok());
@@ -222,11 +161,14 @@ impl Fronts {
         is_found
     }
 
-    /// Returns which devices have lost XDP since, because another program detached it; [`Self::follow`] then attaches it again.
-    fn take_lost(&mut self, pins: &Pins) -> BTreeSet<u32> {
+    /// Returns which devices have lost XDP since, because another program detached it, or put its own in our link in place of `own`, the
+    /// id of ours; [`Self::follow`] then attaches it again.
+    pub(super) fn take_lost(&mut self, pins: &Pins, own: Option<u32>) -> BTreeSet<u32> {
         let Some(last) = &self.last else { return BTreeSet::new() };
         // Of one that cannot be looked at nothing is known.
-        let is_lost = |index: &&u32| matches!(ours(pins, **index), Ok(None));
+        let is_lost = |index: &&u32| {
+            ours(pins, **index).is_ok_and(|there| there.is_none() || (own.is_some() && there != own))
+        };
         let lost: BTreeSet<u32> = last.attached.iter().filter(is_lost).copied().collect();
         if !lost.is_empty() {
             self.last = None;

@@ -9,6 +9,7 @@ mod egress;
 mod prepared;
 /// Devices with XDP in front.
 mod fronts;
+mod hooks;
 /// Whether other ends take what XDP answers there.
 mod answers;
 /// The pair by which clients on the node itself come.

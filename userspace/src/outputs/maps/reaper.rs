@@ -158,6 +158,8 @@ struct Duty<E> {
     walked: Walked,
     /// The last look at what is left of connections that are gone.
     left: Walked,
+    /// It found that counts of sources have to make room: until they do, new sources are not counted.
+    are_counts_full: bool,
     refusing: Refusing,
     /// The number of routes that refuse connections, once it is known.
     refuse: Option<u64>,
@@ -174,8 +176,9 @@ impl<E> Drop for Duty<E> {
 impl<E: Ender> Duty<E> {
     fn new(expirer: E, freed: mpsc::Sender<Freed>, swept: Swept) -> Self {
         let (walked, left) = (Walked::default(), Walked::default());
-        let (again, refusing) = (Vec::new(), Refusing::default());
-        Self { expirer, again, freed, tick: 0, walked, left, refusing, refuse: None, swept }
+        let (again, refusing, tick, are_counts_full, refuse) =
+            (Vec::new(), Refusing::default(), 0, false, None);
+        Self { expirer, again, freed, tick, walked, left, are_counts_full, refusing, refuse, swept }
     }
 
     async fn serve(
@@ -329,8 +332,12 @@ impl<E: Ender> Duty<E> {
             self.walked =
                 Walked::during("time limit", |why| report(why, self.expirer.sweep_flows(&settings)));
         }
-        if self.left.calls_for_next(is_time, Need::Left) {
-            self.left = Walked::during("left over", |why| report(why, self.expirer.sweep_left(&settings)));
+        if self.left.calls_for_next(is_time, if self.are_counts_full { Need::Limits } else { Need::Left }) {
+            self.left = Walked::during("left over", |why| {
+                let swept = self.expirer.sweep_left(&settings);
+                self.are_counts_full = matches!(swept, Ok((_, true)));
+                report(why, swept.map(|(ended, _)| ended))
+            });
         }
         if self.tick % INTERVAL_SECS == 1 {
             match self.expirer.route_counters() {
@@ -414,6 +421,7 @@ mod tests {
         found: Found,
         flow_sweeps: u32,
         left_sweeps: u32,
+        are_counts_full: bool,
         is_awaited: bool,
         /// Pieces that are still to be ended.
         evicting: Arc<AtomicU32>,
@@ -484,9 +492,9 @@ mod tests {
             self.ended()
         }
 
-        fn sweep_left(&mut self, _: &Settings) -> Result<swept::Ended, ExpireError> {
+        fn sweep_left(&mut self, _: &Settings) -> Result<(swept::Ended, bool), ExpireError> {
             self.left_sweeps += 1;
-            self.ended()
+            self.ended().map(|ended| (ended, self.are_counts_full))
         }
 
         fn is_crowded(&mut self) -> Result<bool, ExpireError> {
@@ -646,6 +654,20 @@ mod tests {
         (duty.tick, duty.walked) = (9, Walked::took(4_000, 30_000));
         duty.sweep();
         assert_eq!((duty.expirer.flow_sweeps, duty.expirer.left_sweeps), (0, 1));
+    }
+
+    /// New sources are not counted, and so not bounded, until the next look makes room.
+    #[test]
+    fn a_full_map_of_counts_is_looked_at_sooner() {
+        for (are_counts_full, sweeps) in [(false, 1), (true, 2)] {
+            let mut duty =
+                Duty::new(Fake { are_counts_full, ..Fake::default() }, mpsc::channel().0, Swept::default());
+            duty.tick = 9;
+            duty.sweep();
+            (duty.tick, duty.left) = (9, Walked::took(100, 3_000));
+            duty.sweep();
+            assert_eq!(duty.expirer.left_sweeps, sweeps);
+        }
     }
 
     /// Flows on trial that no report says anything of, and a backend without source ports.
