@@ -311,9 +311,10 @@ impl Expirer {
         Ok(Ended { flows: flows + crowded, closed, ..Ended::default() })
     }
 
-    /// Removes what is left of connections that are gone: counts of sources, and undelivered bytes.
-    pub fn sweep_left(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
-        Ok(Ended { hellos: leftovers::sweep(&self.maps, &self.runner, settings)?, ..Ended::default() })
+    /// Removes what is left of connections that are gone: counts of sources, and undelivered bytes. `true`: the counts had to make room.
+    pub fn sweep_left(&mut self, settings: &Settings) -> Result<(Ended, bool), ExpireError> {
+        let (hellos, is_full) = leftovers::sweep(&self.maps, &self.runner, settings)?;
+        Ok((Ended { hellos, ..Ended::default() }, is_full))
     }
 
     /// Whether walks have more to find than what time limits end: source ports towards a backend are nearly used up, or were all taken,

@@ -12,10 +12,12 @@ use super::runner::{ExpireError, Runner};
 use super::sources;
 
 /// Removes counts of sources that are not needed, makes room for new ones, and removes undelivered bytes of flows that are gone. Returns how
-/// many hellos these were.
-pub(super) fn sweep(maps: &Maps, runner: &Runner, settings: &Settings) -> Result<u32, ExpireError> {
+/// many hellos these were, and whether counts had to make room: the map may soon be full again.
+pub(super) fn sweep(maps: &Maps, runner: &Runner, settings: &Settings) -> Result<(u32, bool), ExpireError> {
     sources::sweep_waiting(maps, now_ns(), settings.hello_timeout_ns)?;
-    for share in sources::sweep_shares(maps)? {
+    let evicted = sources::sweep_shares(maps)?;
+    let is_full = !evicted.is_empty();
+    for share in evicted {
         let client = ClientTuple { client: share.source, ..ClientTuple::zeroed() };
         runner.run(&Expiry { seq: share.route, ..expiry(&client, Reason::ExpireShare) })?;
     }
@@ -32,5 +34,5 @@ pub(super) fn sweep(maps: &Maps, runner: &Runner, settings: &Settings) -> Result
             done += u32::from(runner.run(&order)?);
         }
     }
-    Ok(done)
+    Ok((done, is_full))
 }
