@@ -18,7 +18,7 @@ use tests::addresses::{FAMILIES, Family, server_name};
 use tests::compare::assert_frame;
 use tests::fill::default_settings;
 use tests::hello::hello;
-use tests::packet::flag;
+use tests::packet::{Segment, flag};
 use tests::program::{Programs, Sizes};
 use tests::schedule::{Change, Place};
 use tests::world::Device;
@@ -520,7 +520,7 @@ fn a_hello_larger_than_the_buffers_is_refused() {
 }
 
 #[test]
-fn places_of_hellos_that_are_over_are_taken_again_without_a_reset() {
+fn places_of_hellos_that_are_over_are_taken_again_and_their_clients_reset() {
     tests::skip_without_root!();
     let sizes = Sizes { hellos: 4, ..Sizes::default() };
     for family in FAMILIES {
@@ -531,8 +531,15 @@ fn places_of_hellos_that_are_over_are_taken_again_without_a_reset() {
         short_lived(&mut programs, sizes);
         sleep(Duration::from_millis(60));
         let client = dial(family).shake(&mut programs);
-        assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
-        assert_eq!(programs.evictions(), []);
+        let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
+        assert_eq!(outcome.counted, [(Reason::HelloBuffered, 1), (Reason::HelloEvicted, 1)]);
+        // The daemon would have reset its client a moment later.
+        let evicted = programs.evictions();
+        assert_eq!(evicted.len(), 1);
+        let reset = programs.expire(&evicted[0]);
+        let rst = Segment::parse(&reset.emitted[0].1).expect("a RST");
+        assert_eq!((reset.emitted[0].0, rst.flags & flag::RST), (Device::Client, flag::RST));
+        assert_eq!(tests::tuple::client_tuple(rst.to, rst.from), evicted[0].client);
         assert_eq!(hellos(&programs).len(), 4);
     }
 }

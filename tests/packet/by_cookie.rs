@@ -276,13 +276,13 @@ fn connections_without_a_byte_are_evicted_like_others() {
         let client = crate::scene::dial(family).shake(&mut programs);
         let outcome = client.send(&mut programs, 0, &crate::scene::usual_hello());
         assert_eq!(outcome.counted, [(Reason::HelloEvicted, 1), (Reason::ConnectSyn, 1)]);
-        // Without the daemon, one past its time limit is forgotten without a word.
+        // One past its time limit is evicted first.
         let settings = default_settings(Sizes { hellos: 4, ..Sizes::default() });
         programs.settings(Settings { half_opens: 0, hello_timeout_ns: 1_000, ..settings });
         std::thread::sleep(std::time::Duration::from_millis(2));
         let client = crate::scene::dial(family).port(40_001).shake(&mut programs);
         let outcome = client.send(&mut programs, 0, &crate::scene::usual_hello());
-        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        assert_eq!(outcome.counted, [(Reason::HelloEvicted, 1), (Reason::ConnectSyn, 1)]);
     }
 }
 

@@ -1,12 +1,22 @@
 //! Backends that do not answer: asked again, round and round, until the time limit of the hello.
 
+use std::time::Duration;
+
 use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE};
+use common::maps::event::Expiry;
+use common::maps::flow::HalfOpen;
+use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
+use tests::packet::Segment;
+use tests::program::{Programs, Sizes};
+use tests::world::Device;
+use userspace::dataplane::read::now_ns;
 
-use crate::check::{assert_sent, sent};
+use crate::check::{assert_sent, order, sent};
 use crate::connect::{expected_syn, repeat};
-use crate::scene::{Backend, dial, ready, usual_hello};
+use crate::half_open::{caller, half_open, knock, tcp};
+use crate::scene::{Backend, Client, Dial, dial, ready, usual_hello};
 use crate::setup::{backend_id, flag_backend, nats, remove_hello, route_counts, with_backends};
 
 /// It got two SYNs, then its client was reset 0.4 s after the hello.
@@ -155,5 +165,82 @@ fn the_only_backend_may_refuse_after_silence() {
         }
         assert_sent(&backend.refuse(&mut programs), Reason::ConnectExhausted, &client.refusal());
         assert_eq!((client.waiting(&programs), nats(&programs)), (None, vec![]));
+    }
+}
+
+/// Has the client's half-open connection started this long ago.
+fn age(programs: &mut Programs, dial: Dial, ago: Duration) {
+    let held = half_open(programs, dial).expect("it is half-open");
+    let started_ns = now_ns() - ago.as_nanos() as u64;
+    programs.insert(name::HALF_OPENS, dial.tuple(), HalfOpen { started_ns, ..held });
+}
+
+/// On a TCP listener the client's own SYN is passed on. A backend that left two of them unanswered kept its client until `helloTimeout`,
+/// and after that, for the client hashes to it again.
+#[test]
+fn a_tcp_client_gets_another_backend_when_its_own_left_two_syns_unanswered() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 3);
+    for family in FAMILIES {
+        let dial = caller(family);
+        let first = knock(&mut programs, dial);
+        age(&mut programs, dial, Duration::from_millis(1_500));
+        assert_eq!(knock(&mut programs, dial), first, "the first repetition");
+        age(&mut programs, dial, Duration::from_secs(3));
+        let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        let client = Client { dial, cookie: 0, time: 0 }.told(&sent(&outcome));
+        // The SYN may be forged: until the client has proved it, its backend may still answer.
+        assert_eq!(first.owner(&programs), Some(dial.tuple()));
+        let outcome = client.give(&mut programs, &client.at(0));
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        let mut backend = Backend::of(&sent(&outcome));
+        assert_eq!((half_open(&programs, dial), first.owner(&programs)), (None, None));
+        let mut tried = vec![backend.address];
+        let again = Expiry {
+            generation: client.waiting(&programs).expect("it waits").connection.generation,
+            ..order(dial.tuple(), Reason::ConnectAgain)
+        };
+        for _ in 0..2 {
+            assert_eq!(programs.expire(&again).counted, [(Reason::ConnectAgain, 1)]);
+            let outcome = programs.expire(&again);
+            assert_eq!(outcome.counted, [(Reason::ConnectNext, 1)]);
+            backend = Backend::of(&Segment::parse(&outcome.emitted[0].1).expect("a SYN"));
+            tried.push(backend.address);
+        }
+        tried.sort();
+        tried.dedup();
+        assert_eq!(tried.len(), 3, "all members are asked: {tried:?}");
+        assert_eq!(backend.give(&mut programs, &backend.syn_ack()).counted, [(Reason::ConnectHello, 1)]);
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
+/// Its own SYN, with all its options, is worth more than a second dial of the same backend.
+#[test]
+fn a_tcp_client_keeps_the_only_backend_that_is_usable_and_one_that_has_answered() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let dial = caller(family);
+        let long = Duration::from_secs(8);
+        let mut programs = tcp(Sizes::default(), 1);
+        let backend = knock(&mut programs, dial);
+        age(&mut programs, dial, long);
+        assert_eq!(knock(&mut programs, dial), backend);
+        let mut programs = tcp(Sizes::default(), 3);
+        let backend = knock(&mut programs, dial);
+        let others: Vec<u8> =
+            (0..3).filter(|&index| crate::setup::backend_socket(family, index) != backend.address).collect();
+        for &index in &others {
+            // Of the TCP listener's route.
+            flag_backend(&mut programs, backend_id(family, index), BACKEND_UNREACHABLE);
+        }
+        age(&mut programs, dial, long);
+        assert_eq!(knock(&mut programs, dial), backend);
+        flag_backend(&mut programs, backend_id(family, others[0]), 0);
+        // Its answer was lost on the path to the client, which repeats its SYN.
+        backend.give(&mut programs, &backend.syn_ack());
+        age(&mut programs, dial, long);
+        assert_eq!(knock(&mut programs, dial), backend);
     }
 }

@@ -288,6 +288,45 @@ fn bytes_that_gave_way_after_they_arrived_end_nothing() {
     }
 }
 
+/// The hello was evicted, and while its bytes are asked for, another CPU receives the backend's acknowledgement of all of them: the flow
+/// was reset on both sides, though nothing was lost.
+#[test]
+fn bytes_that_arrive_while_they_are_found_to_be_gone_end_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for from_client in [true, false] {
+            let mut spared = 0;
+            for nth in 1.. {
+                let (client, backend, bytes) = owed(&mut programs, family);
+                remove_hello(&mut programs, client.dial.tuple());
+                let flags_then = client.flow(&programs).unwrap().connection.flags & !FLOW_UNDELIVERED;
+                let at = offset_of!(Flow, connection.flags);
+                let arrived = Change::write(name::FLOWS, &client.dial.tuple(), at, &flags_then);
+                let other = programs.behind_access(&flags(client), nth, &[arrived]).expect("a breakpoint");
+                let outcome = match from_client {
+                    true => client.give(&mut programs, &client.at(4_000).payload(&bytes[4_000..])),
+                    false => backend.give(&mut programs, &backend.at(0, 0)),
+                };
+                let happened = other.happened();
+                drop(other);
+                let state = client.flow(&programs).expect("the flow is there").connection.state;
+                crate::setup::forget_all(&mut programs);
+                let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
+                // It arrived when the flow had ended.
+                if state == FLOW_RESET {
+                    assert_eq!(reason, Reason::HelloBufferFailed);
+                    break;
+                }
+                assert!(happened, "{family:?}, access {nth}: {reason:?}");
+                let busy = if from_client { Reason::HelloBusy } else { Reason::ConnectBusy };
+                spared += u32::from(reason == busy);
+            }
+            assert!(spared > 0, "{family:?}, from the client: {from_client}");
+        }
+    }
+}
+
 /// Expires the flow, as the daemon does.
 fn order_closed(programs: &mut Programs, client: Client) {
     let order = crate::check::order(client.dial.tuple(), Reason::ExpireClosed);

@@ -110,11 +110,13 @@ fn probe(
         }
         return false;
     }
-    // Past its time limit: the CPU that gets the slot forgets the hello.
+    // Past its time limit, which the daemon has not noticed yet: the CPU that gets the slot forgets the hello.
+    let (at, seen_secs) = (pending.vip_isn.wrapping_add(1), pending.connection.delivery.into());
     if !pending::evict(&mut waiting.victim, generation) {
         cursors.busy = true;
         return false;
     }
+    report(waiting, at, generation, seen_secs);
     take(buffer, waiting, cursors, place, part)
 }
 
@@ -196,12 +198,18 @@ verified! {
             release(buffer);
             return false;
         }
-        maps::count_event(Reason::HelloEvicted);
-        let reason = Reason::HelloEvicted as u32;
-        waiting.eviction = Expiry { client: waiting.victim, seq, reason, generation, seen_secs };
-        maps::report(&waiting.eviction);
+        report(waiting, seq, generation, seen_secs);
         true
     }
+}
+
+/// Counts the eviction of a hello of `waiting.victim`, and reports it so that the daemon resets the client.
+#[inline(always)]
+fn report(waiting: &mut Waiting, seq: u32, generation: u32, seen_secs: u32) {
+    maps::count_event(Reason::HelloEvicted);
+    let reason = Reason::HelloEvicted as u32;
+    waiting.eviction = Expiry { client: waiting.victim, seq, reason, generation, seen_secs };
+    maps::report(&waiting.eviction);
 }
 
 verified! {

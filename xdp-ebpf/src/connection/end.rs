@@ -1,6 +1,6 @@
 //! Ends a flow. Its entry lingers, to answer packets that still arrive.
 
-use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, FLOW_REMOVED, FLOW_RESET, Flow};
+use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, FLOW_REMOVED, FLOW_RESET, FLOW_UNDELIVERED, Flow};
 
 use super::closed;
 use super::exchange::{self, Marks};
@@ -48,6 +48,14 @@ pub(crate) fn reset(client: &mut ClientTuple, generation: u32, now_ns: u64) {
     if let Some(flow) = maps::flow(client) {
         self::flow(client, flow, generation, FLOW_RESET, now_ns);
     }
+}
+
+/// Ends the client's flow with this generation, with state `FLOW_RESET`, if its backend still misses bytes that the client was
+/// acknowledged. `false`: another CPU received the backend's acknowledgement since, or the flow is gone.
+#[inline(always)]
+pub(crate) fn reset_undelivered(client: &mut ClientTuple, generation: u32, now_ns: u64) -> bool {
+    let Some(flow) = maps::flow(client) else { return false };
+    flow_with(client, flow, generation, FLOW_UNDELIVERED, now_ns)
 }
 
 /// Marks the flow as removed, so that no other CPU removes it, too; returns its flags. `None`: it is gone already.

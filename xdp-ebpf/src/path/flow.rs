@@ -315,11 +315,14 @@ fn deliver(skb: Skb, s: &mut Scratch) -> Exit {
     connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)
 }
 
-/// Resets both sides: on a segment of the client, bytes that we acknowledged were found to be gone.
+/// Resets both sides: on a segment of the client, bytes that we acknowledged were found to be gone. If the backend has them meanwhile, the
+/// segment is dropped instead, and repeated.
 #[inline(always)]
 fn lost(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
-    end::reset(&mut received.client, received.generation, received.now_ns);
+    if !end::reset_undelivered(&mut received.client, received.generation, received.now_ns) {
+        return Exit::drop(Reason::HelloBusy);
+    }
     pending::end(&mut received.client, s.flow.connection.generation);
     if let Err(failed) = emit::learn_partial(skb, received) {
         return failed;
@@ -329,11 +332,13 @@ fn lost(skb: Skb, s: &mut Scratch) -> Exit {
     Exit::reset(Reason::HelloBufferFailed)
 }
 
-/// Resets both sides for the same reason, on a segment of the backend.
+/// The same on a segment of the backend.
 #[inline(always)]
 fn lost_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
-    end::reset(&mut received.client, received.generation, received.now_ns);
+    if !end::reset_undelivered(&mut received.client, received.generation, received.now_ns) {
+        return Exit::drop(Reason::ConnectBusy);
+    }
     count::refused(s.flow.connection.route);
     pending::end(&mut received.client, s.flow.connection.generation);
     connect::draft_client_reset(received, &mut s.draft, s.flow.vip_isn);

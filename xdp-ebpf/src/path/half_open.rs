@@ -1,5 +1,6 @@
 //! Packets of a TCP listener's connection: the SYN was passed to the backend, and the client's ACK opens the flow.
 
+use common::maps::flow::HALF_OPEN_DIALLED;
 use common::reason::Reason;
 
 use super::previous;
@@ -13,21 +14,26 @@ use crate::scratch::{Dial, Held, Received, Scratch};
 use crate::segment::{draft, emit};
 use crate::stage::classify::Class;
 use crate::stage::half_open::Answer;
-use crate::stage::{checksum, fast_open, half_open};
+use crate::stage::{checksum, fast_open, half_open, pick, route};
 use crate::verified::verified;
 
 /// How often a SYN goes again from another port. Each answer of an old connection moves it on, and anybody may forge one.
 const MOVES_MAX: u8 = 3;
 
+/// Time without an answer of the backend after which a repeated SYN is no longer passed to it, where others are usable: a client's first
+/// repetition comes after a second, the second one two seconds later (RFC 6298 section 2).
+const SILENT_NS: u64 = 2_000_000_000;
+
 /// Handles the client's segment; its connection is in `s.half_open`. `Ok`: the class that the packet has now.
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
-    let received = &mut s.received;
-    checksum::tcp(skb, received, &mut s.cursors)?;
-    let segment = &received.segment;
-    if segment.is_syn() {
+    checksum::tcp(skb, &mut s.received, &mut s.cursors)?;
+    if s.received.segment.is_syn() {
         // Any other SYN is answered by a cookie, and this connection goes on until the cookie comes back.
-        if s.half_open.record.isn != segment.seq {
+        if s.half_open.record.isn != s.received.segment.seq {
+            return Ok(Class::New);
+        }
+        if is_silent(s) {
             return Ok(Class::New);
         }
         if s.half_open.record.moves != 0 {
@@ -37,14 +43,15 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
                 return Ok(Class::New);
             }
             s.half_open.record.moves = 0;
-            record::write(received, &s.half_open);
+            record::write(&s.received, &s.half_open);
         }
         return Ok(Class::HalfOpen);
     }
-    if segment.has(RST) {
+    if s.received.segment.has(RST) {
         return Err(reset(skb, s));
     }
-    if !half_open::acknowledged(segment, &s.half_open.record) {
+    let received = &mut s.received;
+    if !half_open::acknowledged(&received.segment, &s.half_open.record) {
         return by_cookie(skb, s);
     }
     match half_open::open(received, &mut s.half_open, &mut s.flow) {
@@ -55,6 +62,24 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         Err(exit) if exit.verdict() == Verdict::Reset => Err(refuse_both(skb, s, exit)),
         Err(exit) => Err(exit),
     }
+}
+
+/// Whether the backend has left the client's SYN unanswered for so long that another one is to be asked, and there is one. The SYN is then
+/// answered by a cookie, whose proof ends this connection, and dials round all members.
+#[inline(always)]
+fn is_silent(s: &mut Scratch) -> bool {
+    let record = &s.half_open.record;
+    let backend = record.connection.backend;
+    if record.connection.state != HALF_OPEN_DIALLED
+        || s.received.now_ns.saturating_sub(record.started_ns) < SILENT_NS
+        || route::of_listener(&mut s.dial).is_err()
+    {
+        return false;
+    }
+    // Those behind the one that was asked first.
+    s.dial.choice.backend = backend;
+    s.dial.choice.offset = 1;
+    pick::next(&mut s.received, &mut s.dial).is_ok() && s.dial.choice.backend != backend
 }
 
 /// Handles a segment that acknowledges nothing of this connection: its cookie may admit another one instead. Nobody has proved the SYN of
