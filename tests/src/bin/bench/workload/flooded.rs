@@ -34,7 +34,7 @@ use crate::table::{Row, Target};
 /// The rate of a flood, in SYNs a second.
 const RATE: u32 = 300_000;
 /// The part of them that must have been answered.
-const REACHED: f64 = 0.8;
+const REACHED: f64 = 0.95;
 /// The part of the answers that must be of the hook that is measured. TCX answers the first of each eighth of a second beside XDP, too.
 const OWN: f64 = 0.9;
 /// How many frames XDP must send back to the client for each of its connections, where it is in front of a flood with a rate: TCX answers
