@@ -1,19 +1,15 @@
 //! Our programs as processes, with the rights that the plain manifests grant.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tests::cluster::{ApiServer, Options};
+use nix::sys::signal::Signal;
+pub(crate) use tests::cluster::RELEASE;
+use tests::cluster::{self, ApiServer, Options, rights};
 use tests::temp::TempDir;
 
-/// The namespace of the release, as in the plain manifests.
-pub(crate) const RELEASE: &str = "vestibule-system";
 /// A Service that requests an address outside of the ranges, which is reported as a problem.
 pub(crate) const OUTSIDE: &str = "
 apiVersion: v1
@@ -29,28 +25,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Starts an API server with the rights of the plain manifests.
 pub(crate) fn server(options: &Options<'_>) -> ApiServer {
-    ApiServer::with(&Options { audit: true, objects: &rights(), ..*options }).unwrap()
-}
-
-fn rights() -> String {
-    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests/vestibule.yaml");
-    let manifests = fs::read_to_string(manifests).unwrap();
-    let kinds = [
-        "Namespace",
-        "ServiceAccount",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "Role",
-        "RoleBinding",
-        // Whose requests are served first when there are too many.
-        "FlowSchema",
-    ];
-    let wanted = |document: &&str| {
-        kinds.iter().any(|kind| document.lines().any(|line| line == format!("kind: {kind}")))
-    };
-    let rights: Vec<&str> = manifests.split("\n---").filter(wanted).collect();
-    assert!(rights.len() > 8, "{rights:?}");
-    rights.join("\n---")
+    ApiServer::with(&Options { audit: true, objects: &rights().unwrap(), ..*options }).unwrap()
 }
 
 /// Returns the requests that were refused.
@@ -61,60 +36,34 @@ pub(crate) fn refusals(server: &ApiServer) -> Vec<String> {
 }
 
 /// A process of ours. Dropping it kills it.
-pub(crate) struct Process {
-    child: Child,
-    log: PathBuf,
-}
+pub(crate) struct Process(cluster::Process);
 
 impl Process {
     /// Starts it as the pod of this name; its log is in the folder.
-    pub(crate) fn start(mut command: Command, folder: &TempDir, pod: &str, kubeconfig: &Path) -> Self {
-        let log = folder.path().join(format!("{pod}.log"));
-        let file = File::options().create(true).append(true).open(&log).unwrap();
-        let child = command
-            .env("KUBECONFIG", kubeconfig)
-            .envs([("POD_NAME", pod), ("POD_NAMESPACE", RELEASE)])
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file)
-            .spawn()
-            .unwrap();
-        Self { child, log }
+    pub(crate) fn start(command: Command, folder: &TempDir, pod: &str, kubeconfig: &Path) -> Self {
+        Self(cluster::Process::start(command, folder, pod, kubeconfig).unwrap())
     }
 
     /// Returns its whole log.
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
+        self.0.log().unwrap()
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+        self.0.signal(signal).unwrap();
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.0.is_running().unwrap()
     }
 
     /// Sends SIGTERM and waits for the end.
     pub(crate) fn end(&mut self) {
-        self.signal(Signal::SIGTERM);
-        let begun = Instant::now();
-        while self.is_running() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "it does not end:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already: then both calls fail, and there is nothing to do.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.end().unwrap();
     }
 }
 
@@ -145,48 +94,36 @@ fn memory_kib(pid: u32, what: &str) -> u64 {
 }
 
 /// A controller.
-pub(crate) struct Controller {
-    process: Process,
-    port: u16,
-}
+pub(crate) struct Controller(cluster::Controller);
 
 impl Controller {
     /// Starts one with these flags. `command` is our binary in its namespace.
     pub(crate) fn start(
-        mut command: Command,
+        command: Command,
         server: &ApiServer,
         folder: &TempDir,
         pod: &str,
         flags: &[&str],
     ) -> Self {
-        let account = server.kubectl().of_service_account(RELEASE, "vestibule-controller").unwrap();
-        let port = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        command.args(["controller", "--log-format=json", "--config"]);
-        command.arg(folder.path().join("vestibule.json")).arg(format!("--metrics-port={port}")).args(flags);
-        Self { process: Process::start(command, folder, pod, account.kubeconfig()), port }
+        Self(cluster::Controller::start(command, server, folder, pod, flags).unwrap())
     }
 
     pub(crate) fn log(&self) -> String {
-        self.process.log()
+        self.0.process().log().unwrap()
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.process.pid()
+        self.0.process().pid()
     }
 
     /// Sends SIGTERM and waits for the end.
     pub(crate) fn end(mut self) {
-        self.process.end();
+        self.0.end().unwrap();
     }
 
     /// Returns the response to a request for this path: status and text. Call it in the controller's namespace.
     pub(crate) fn ask(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(SocketAddr::from((Ipv6Addr::LOCALHOST, self.port))).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        Some(text)
+        self.0.ask(path)
     }
 
     /// Asks for this path until the response is as expected, and returns it.
@@ -203,7 +140,7 @@ impl Controller {
     }
 
     pub(crate) fn leads(&self) -> bool {
-        self.ask("/metrics").is_some_and(|text| text.lines().any(|line| line == "vestibule_leader 1"))
+        self.0.leads()
     }
 
     /// Returns the number of statuses that it tried to write.

@@ -1,12 +1,8 @@
-use std::collections::BTreeMap;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::cluster::{ApiServer, Kubectl, Options, Rest};
+use tests::cluster::{ApiServer, Kubectl, Options, ReportingAgent, Reports, newest_claim};
 use tests::daemon::binary;
 use tests::temp::TempDir;
 
@@ -53,21 +49,12 @@ pub(super) fn balancer_of(namespace: &str, name: &str, class: Option<&str>, port
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }
 
-/// The version up to which a simulated agent reports that it has applied all Claims.
-#[derive(Clone, Copy)]
-enum Report {
-    /// This one, or the newest of all Claims where that is older.
-    UpTo(u64),
-    /// This one, whatever the API server has.
-    Exactly(u64),
-}
-
 /// An API server with the rights of the chart, and a folder for logs.
 pub(super) struct Scene {
     pub(super) server: ApiServer,
     folder: TempDir,
-    /// What the simulated agents report, by node.
-    reports: Arc<Mutex<BTreeMap<String, Report>>>,
+    /// What the simulated agents report.
+    reports: Reports,
 }
 
 impl Scene {
@@ -75,7 +62,7 @@ impl Scene {
         let server = server(&Options::default());
         let folder = TempDir::new().unwrap();
         folder.write("vestibule.json", CONFIG).unwrap();
-        Self { server, folder, reports: Arc::default() }
+        Self { server, folder, reports: Reports::default() }
     }
 
     /// Replaces the chart's file, which is followed.
@@ -111,12 +98,12 @@ impl Scene {
     /// From now on a node's agent reports that it has applied all Claims up to this version, or up to the newest where
     /// that is older.
     pub(super) fn report(&self, node: &str, version: u64) {
-        self.reports.lock().unwrap().insert(node.to_owned(), Report::UpTo(version));
+        self.reports.up_to(node, version);
     }
 
     /// The same, whatever the API server has.
     pub(super) fn report_exactly(&self, node: &str, version: u64) {
-        self.reports.lock().unwrap().insert(node.to_owned(), Report::Exactly(version));
+        self.reports.exactly(node, version);
     }
 
     /// Returns the newest version of a Claim.
@@ -124,7 +111,7 @@ impl Scene {
         let begun = Instant::now();
         loop {
             // A server that has just started may not list them yet.
-            match newest(self.server.rest()) {
+            match newest_claim(self.server.rest()) {
                 Some(version) => return version,
                 None => assert!(begun.elapsed() < SOON, "Claims cannot be listed"),
             }
@@ -133,65 +120,14 @@ impl Scene {
     }
 }
 
-/// Renews the Lease of a node's agent until it is dropped. Its clock is years off.
+/// Renews the Lease of a node's agent until it is dropped.
 pub(super) struct Agent {
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _reporting: ReportingAgent,
 }
 
 impl Agent {
     pub(super) fn start(scene: &Scene, node: &str) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let (rest, node, ended) = (scene.server.rest().clone(), node.to_owned(), Arc::clone(&ends));
-        let reports = Arc::clone(&scene.reports);
-        let thread = std::thread::spawn(move || {
-            let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases");
-            let name = format!("vestibule-agent-{node}");
-            let mut second = 0;
-            while !ended.load(Ordering::Relaxed) {
-                let renewed = format!("2001-01-01T00:{:02}:{:02}.000000Z", second / 60, second % 60);
-                let spec = json!({"holderIdentity": node, "leaseDurationSeconds": 10, "renewTime": renewed});
-                let labels = json!({"app.kubernetes.io/component": "agent"});
-                let mut annotations = json!({});
-                let report = reports.lock().unwrap().get(&node).copied();
-                let version = report.and_then(|report| match report {
-                    Report::UpTo(version) => newest(&rest).map(|newest| version.min(newest)),
-                    Report::Exactly(version) => Some(version),
-                });
-                if let Some(version) = version {
-                    annotations = json!({"vestibule.dev/report-version": "2",
-                                         "vestibule.dev/claims-version": version.to_string()});
-                }
-                let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
-                let lease = json!({"metadata": metadata, "spec": spec});
-                // In some tests the API server is away, so failed writes are repeated.
-                if let Ok(mut api) = rest.connect()
-                    && api.merge(&format!("{leases}/{name}"), &lease).is_err()
-                {
-                    let _ = api.create(&leases, &lease);
-                }
-                second += 1;
-                std::thread::sleep(Duration::from_secs(1));
-            }
-        });
-        Self { ends, thread: Some(thread) }
-    }
-}
-
-/// Returns the newest version of a Claim; 0 without one, `None` while the API server is away.
-fn newest(rest: &Rest) -> Option<u64> {
-    let claims = rest.connect().ok()?.read("/apis/vestibule.dev/v1alpha1/claims").ok()?;
-    let versions = claims["items"].as_array()?.iter();
-    let versions = versions.map(|claim| claim["metadata"]["resourceVersion"].as_str()?.parse().ok());
-    versions.max().unwrap_or(Some(0))
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            eprintln!("an agent panicked");
-        }
+        Self { _reporting: ReportingAgent::start(scene.server.rest(), &scene.reports, node) }
     }
 }
 

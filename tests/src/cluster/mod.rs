@@ -27,6 +27,12 @@ mod seed;
 mod webhook;
 /// Turns between tests that measure and others.
 mod turn;
+/// The release's rights, and its programs as processes.
+mod release;
+/// Agents that only report.
+mod reporting;
+/// Many Services.
+pub mod balancers;
 /// Three nodes, a router and a client.
 mod nodes;
 /// The kinds that are listed only where they are not streamed.
@@ -35,7 +41,11 @@ mod streamed;
 pub use api_server::{ApiServer, Options};
 pub use kubectl::{Kubectl, OwnNamespace};
 pub use nodes::{Alone, Cluster, Node, Shared};
-pub use places::{gateway_definitions, helm, image, metallb, own_definitions, previous_release, promtool};
+pub use places::{
+    gateway_definitions, helm, image, metallb, own_definitions, previous_release, programs, promtool,
+};
+pub use release::{Controller, Process, RELEASE, rights};
+pub use reporting::{ReportingAgent, Reports, newest_claim};
 pub use rest::{Connection, Rest};
 pub use streamed::streamed;
 pub use webhook::{Review, Verdict, Webhook};

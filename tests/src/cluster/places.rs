@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// The folder of `etcd`, `kube-apiserver` and `kubectl`.
-pub(super) fn programs() -> Result<PathBuf> {
+pub fn programs() -> Result<PathBuf> {
     told("VESTIBULE_API_SERVER", "control")
 }
 
