@@ -6,6 +6,8 @@
 
 /// Our programs as processes.
 mod process;
+/// What the API server counted.
+mod counted;
 /// A connection that is held open.
 mod held;
 

@@ -3,8 +3,6 @@
 
 /// Agents without maps, many in one process.
 pub(super) mod thin;
-/// What the API server counted.
-mod counted;
 /// An API server that starts again.
 mod restart;
 /// Until everything is as wanted.
@@ -20,8 +18,8 @@ use tests::skip_without_root;
 use tests::temp::TempDir;
 
 use crate::agent::scene::{CONFIG, Scene};
+use crate::counted::{Audit, WRITES, watch_events};
 use crate::process::{Controller, Process, RELEASE, cpu_secs, resident_kib};
-use counted::{Audit, WRITES, watch_events};
 use thin::Thin;
 
 const CHANGES_PER_SEC: u32 = 5;
@@ -191,7 +189,7 @@ fn create(scene: &Scene, size: Size, audit: &mut Audit, controller: Controller) 
 /// Changes some routes, and compares what was asked of the API server with what that may cost.
 fn change(scene: &Scene, size: Size, audit: &mut Audit, agents: &[Agent], controller: &Controller) {
     let nodes = size.agents + size.thin;
-    let (mark, events) = (audit.read().clone(), watch_events(scene));
+    let (mark, events) = (audit.read().clone(), watch_events(scene.kubectl()));
     let begun = Instant::now();
     let before = used(agents, controller);
     change_some(scene, size);
@@ -235,7 +233,7 @@ fn change(scene: &Scene, size: Size, audit: &mut Audit, agents: &[Agent], contro
         }
     }
     // The agents' and the controller's watches.
-    let seen = watch_events(scene);
+    let seen = watch_events(scene.kubectl());
     let (of_claims, bytes) = (seen.0 - events.0, seen.1 - events.1);
     show(&format!("events of Claims: {of_claims}, {:.0} bytes each", bytes / of_claims));
     assert!(of_claims <= (size.changes * (nodes + 1)) as f64 * 1.02 + 5.0, "{of_claims} events");

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::counted::{Asked, Audit, Counts};
 use super::thin::Thin;
 use super::{ROUTES_PATH, Size, changed, name, show, waits};
 use crate::agent::scene::Scene;
+use crate::counted::{Asked, Audit, Counts};
 
 /// What all agents follow; those with maps follow the keys, too.
 const OF_ALL: [&str; 3] = ["announcements", "claims", "endpointslices"];

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::counted::Audit;
 use super::{ROUTES_PATH, Size, changed, name};
 use crate::agent::scene::{RELEASE, Scene};
+use crate::counted::Audit;
 
 /// The routes that are asked for again and again. All others are read once these are as wanted.
 const SAMPLE: usize = 100;

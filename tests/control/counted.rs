@@ -6,18 +6,17 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use tests::cluster::Kubectl;
 use tests::temp::TempDir;
-
-use crate::agent::scene::Scene;
 
 /// An agent gives up a request whose answer does not begin within 10 s. Its timer and the API server's are not the same one.
 const GIVEN_UP_SECS: f64 = 9.9;
 
 /// Verbs of writes.
-pub(super) const WRITES: [&str; 4] = ["create", "update", "patch", "delete"];
+pub(crate) const WRITES: [&str; 4] = ["create", "update", "patch", "delete"];
 
 /// The audit log, read as it grows: a large fleet's has a million lines.
-pub(super) struct Audit {
+pub(crate) struct Audit {
     path: PathBuf,
     /// What comes before is counted.
     offset: u64,
@@ -25,12 +24,12 @@ pub(super) struct Audit {
 }
 
 impl Audit {
-    pub(super) fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, offset: 0, counts: Counts::default() }
     }
 
     /// Reads on. Returns what was asked from the beginning.
-    pub(super) fn read(&mut self) -> &Counts {
+    pub(crate) fn read(&mut self) -> &Counts {
         let mut file = File::open(&self.path).unwrap();
         let length = file.metadata().unwrap().len();
         assert!(
@@ -51,7 +50,7 @@ impl Audit {
 
 /// Requests of our accounts: of watches, that they began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// By account, verb and kind: `claims`, `tlsroutes/status`.
     requests: BTreeMap<(String, String, String), usize>,
     /// What each agent asked for, by kind and node. All have one account: their User-Agents name the nodes.
@@ -62,17 +61,17 @@ pub(super) struct Counts {
 
 /// What an agent asked for of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     /// Lists of all objects that were answered.
-    pub(super) lists: usize,
+    pub(crate) lists: usize,
     /// The same that were refused, or given up before the answer began.
-    pub(super) refused_lists: usize,
+    pub(crate) refused_lists: usize,
     /// Questions for the version that the API server is at.
-    pub(super) questions: usize,
+    pub(crate) questions: usize,
     /// Watches that were answered, those that begin with all objects too.
-    pub(super) watches: usize,
+    pub(crate) watches: usize,
     /// Requests that were refused or given up: each is worth another one.
-    pub(super) refused: usize,
+    pub(crate) refused: usize,
 }
 
 impl Counts {
@@ -107,7 +106,7 @@ impl Counts {
     }
 
     /// What was asked after `mark`, which was read before.
-    pub(super) fn since(&self, mark: &Self) -> Self {
+    pub(crate) fn since(&self, mark: &Self) -> Self {
         let mut requests = self.requests.clone();
         for (key, count) in &mark.requests {
             *requests.get_mut(key).unwrap() -= count;
@@ -127,7 +126,7 @@ impl Counts {
     }
 
     /// Requests of an account for a kind by one of these verbs.
-    pub(super) fn of(&self, account: &str, verbs: &[&str], what: &str) -> usize {
+    pub(crate) fn of(&self, account: &str, verbs: &[&str], what: &str) -> usize {
         let wanted = |(who, verb, kind): &(String, String, String)| {
             who == account && verbs.contains(&verb.as_str()) && kind == what
         };
@@ -135,30 +134,30 @@ impl Counts {
     }
 
     /// Writes of anything but Leases, by any account.
-    pub(super) fn writes(&self) -> usize {
+    pub(crate) fn writes(&self) -> usize {
         let is_write =
             |(_, verb, what): &(String, String, String)| WRITES.contains(&verb.as_str()) && what != "leases";
         self.requests.iter().filter(|(key, _)| is_write(key)).map(|(_, count)| count).sum()
     }
 
     /// What each agent asked for of a kind, by node.
-    pub(super) fn by_agent(&self, resource: &str) -> BTreeMap<&str, Asked> {
+    pub(crate) fn by_agent(&self, resource: &str) -> BTreeMap<&str, Asked> {
         let of_kind = self.agents.iter().filter(|((kind, _), _)| kind == resource);
         of_kind.map(|((_, node), asked)| (node.as_str(), *asked)).collect()
     }
 
     /// Lists of all objects of any kind that agents asked for.
-    pub(super) fn lists_of_agents(&self) -> usize {
+    pub(crate) fn lists_of_agents(&self) -> usize {
         self.agents.values().map(|asked| asked.lists + asked.refused_lists).sum()
     }
 
     /// By account, verb and kind.
-    pub(super) fn requests(&self) -> &BTreeMap<(String, String, String), usize> {
+    pub(crate) fn requests(&self) -> &BTreeMap<(String, String, String), usize> {
         &self.requests
     }
 
     /// Requests for which the account has no right.
-    pub(super) fn forbidden(&self) -> &[String] {
+    pub(crate) fn forbidden(&self) -> &[String] {
         &self.forbidden
     }
 }
@@ -202,8 +201,8 @@ fn day_secs(time: &str) -> Option<f64> {
 }
 
 /// Returns how many events of Claims all watches were sent, and their bytes.
-pub(super) fn watch_events(scene: &Scene) -> (f64, f64) {
-    let text = scene.kubectl().run(&["get", "--raw", "/metrics"]).unwrap();
+pub(crate) fn watch_events(kubectl: &Kubectl) -> (f64, f64) {
+    let text = kubectl.run(&["get", "--raw", "/metrics"]).unwrap();
     let sum = |metric: &str| -> f64 {
         let lines = text.lines().filter(|line| line.starts_with(metric) && is_of_claims(line));
         lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
