@@ -10,6 +10,8 @@ mod classes;
 mod services;
 /// Addresses of MetalLB's pools.
 mod pools;
+/// A thousand Services.
+mod many;
 /// Services that MetalLB served.
 mod adopted;
 /// MetalLB's own controller beside ours.
