@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use crate::failure::{Failure, Outcome};
 use crate::needs::{self, Needs};
-use crate::{build, process, setup};
+use crate::{build, cluster, process, setup};
 
 const AGAINST: &str = "--against";
+/// The workload that needs an API server.
+const SERVICES: &str = "services";
 
 /// Makes the path after `--against` absolute: it is relative to the user's folder, and the benchmark runs elsewhere.
 fn whole_paths(options: &[String]) -> Outcome<Vec<String>> {
@@ -43,6 +45,13 @@ fn built(arguments: &[&str]) -> Outcome {
     process::run("building the benchmark", &mut command, "see the compiler's message above")
 }
 
+/// Whether these options choose the workload that needs an API server, which takes minutes to build.
+fn needs_api_server(options: &[String]) -> bool {
+    let mut only = options.windows(2).filter(|two| two[0] == "--only").map(|two| &two[1]).peekable();
+    let is_chosen = only.peek().is_none() || only.any(|name| SERVICES.starts_with(name.as_str()));
+    is_chosen && !options.iter().any(|option| option == AGAINST)
+}
+
 /// Installs peers, builds, measures.
 pub(crate) fn run(options: &[String]) -> Outcome {
     if let Some(obstacle) = needs::obstacle(Needs::Lab) {
@@ -63,6 +72,10 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     command.args(&options).env("VESTIBULE_BIN", vestibule.binary);
     command.env("LOAD_BIN", process::target().join("release/load"));
     command.env("VESTIBULE_COMMIT", process::commit(&["tests/bench", "README.md"]));
+    // Without Go, the benchmark says so, and leaves out what needs an API server.
+    if needs_api_server(&options) && setup::go::missing().is_none() {
+        command.envs(cluster::api_server()?);
+    }
     // Makes the daemon log its timings.
     command.env("VESTIBULE_LOG", "info,userspace=debug");
     process::run("running the benchmark", &mut command, "see what failed above")
@@ -85,5 +98,13 @@ mod tests {
         );
         assert_eq!(of("--against /a/old"), "--against /a/old");
         assert_eq!(of("--only against --against"), "--only against --against");
+    }
+
+    #[test]
+    fn an_api_server_is_built_only_for_what_needs_it() {
+        let needs =
+            |text: &str| needs_api_server(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert!(["", "--quick", "--only ask --only services", "--only s --quick"].into_iter().all(needs));
+        assert!(!["--only ask", "--only service-mesh", "--against old"].into_iter().any(needs));
     }
 }

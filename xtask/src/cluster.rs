@@ -139,8 +139,9 @@ impl Surroundings {
         if needs < Needs::Control {
             return Ok(surroundings);
         }
-        tell("VESTIBULE_API_SERVER", setup::go::api_server()?);
-        tell("VESTIBULE_GATEWAY_CRDS", setup::go::gateway_crds()?);
+        for (name, path) in api_server()? {
+            tell(name, path);
+        }
         tell("VESTIBULE_HELM", setup::go::helm()?);
         if needs == Needs::Control {
             tell("VESTIBULE_PROMTOOL", setup::tools::promtool()?);
@@ -163,6 +164,14 @@ impl Surroundings {
         }
         Ok(surroundings)
     }
+}
+
+/// Builds an API server, and returns the variables by which it and the definitions it needs are found. Needs Go.
+pub(crate) fn api_server() -> Outcome<[(&'static str, PathBuf); 2]> {
+    Ok([
+        ("VESTIBULE_API_SERVER", setup::go::api_server()?),
+        ("VESTIBULE_GATEWAY_CRDS", setup::go::gateway_crds()?),
+    ])
 }
 
 impl Drop for Surroundings {

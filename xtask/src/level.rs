@@ -2,11 +2,11 @@
 
 use crate::bench;
 use crate::build::Built;
-use crate::cluster::Surroundings;
+use crate::cluster::{self, Surroundings};
 use crate::failure::Outcome;
 use crate::needs::Needs;
-use crate::process;
 use crate::report::Report;
+use crate::{process, setup};
 use std::io::BufReader;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -67,6 +67,9 @@ impl Level {
         }
         if self.name == BENCH {
             command.arg("--ignored").env("LOAD_BIN", bench::load()?);
+            if setup::go::missing().is_none() {
+                command.envs(cluster::api_server()?);
+            }
         }
         if matches!(self.name, FLEET | WITNESS | L2 | TRIALS) {
             // Modules of the control tests, or of the cluster tests.

@@ -11,7 +11,7 @@ const USAGE: &str = "\
 bench [--only NAME]... [--rounds N] [--quick] [--flows N] [--against BINARY] [--write]
   --only NAME   only workloads whose names begin so: connect, connect-long, ask, latency, bulk-down, bulk-up, names,
                 memory, load, load-million, load-yaml, change, kill, remove, answer, flood,
-                flows, lines
+                flows, lines, services
   --rounds N    rounds in which all systems take their turn (40)
   --quick       two short rounds of ours and plain forwarding: shows that it works, not how fast
   --flows N     flows in the maps for `flows` (10,000,000; with --quick 200,000)

@@ -22,6 +22,8 @@ mod behind;
 mod flows;
 /// A cache line that two CPUs write.
 mod lines;
+/// Services that wait for their addresses.
+mod services;
 
 use anyhow::{Result, ensure};
 
@@ -34,7 +36,10 @@ type Workload = (&'static str, fn(&Effort) -> Result<Vec<Row>>);
 /// The number of [`WORKLOADS`], from the first, that all systems carry, including an old build.
 const CARRIED: usize = 6;
 
-const WORKLOADS: [Workload; 18] = [
+/// The one that needs an API server.
+const SERVICES: &str = "services";
+
+const WORKLOADS: [Workload; 19] = [
     ("connect", carried::connect),
     ("connect-long", carried::connect_long),
     ("ask", carried::ask),
@@ -53,6 +58,7 @@ const WORKLOADS: [Workload; 18] = [
     ("flood", flooded::measure),
     ("flows", flows::measure),
     ("lines", lines::measure),
+    (SERVICES, services::measure),
 ];
 
 /// The rows of a workload, by its name.
@@ -65,7 +71,9 @@ pub(crate) fn names() -> Vec<&'static str> {
 
 /// Runs all workloads, or those whose names begin with one of `only`.
 pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Measured>> {
-    let chosen = |name: &str| only.is_empty() || only.iter().any(|wanted| name.starts_with(wanted.as_str()));
+    let api_server = services::check();
+    let has_api_server = api_server.is_ok();
+    let chosen = |name: &str| is_chosen(name, only, has_api_server);
     let workloads = if effort.against.is_some() { &WORKLOADS[..CARRIED] } else { &WORKLOADS[..] };
     let known: Vec<&str> = workloads.iter().map(|(name, _)| *name).collect();
     for wanted in only {
@@ -74,6 +82,16 @@ pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Measured>> {
     // Before hours of work.
     if workloads.iter().any(|(name, _)| *name == "flows" && chosen(name)) {
         flows::check_memory(effort)?;
+    }
+    if let Err(error) = api_server
+        && effort.against.is_none()
+    {
+        if chosen(SERVICES) {
+            return Err(error);
+        }
+        if only.is_empty() {
+            eprintln!("{SERVICES}: SKIPPED: {error:#}");
+        }
     }
     let mut all = Vec::new();
     for (name, work) in workloads.iter().filter(|(name, _)| chosen(name)) {
@@ -84,6 +102,14 @@ pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Measured>> {
         all.push((*name, measured));
     }
     Ok(all)
+}
+
+/// Whether a workload is one of `only`, or `only` is empty. Who does not ask for it by name need not have an API server.
+fn is_chosen(name: &str, only: &[String], has_api_server: bool) -> bool {
+    match only {
+        [] => name != SERVICES || has_api_server,
+        only => only.iter().any(|wanted| name.starts_with(wanted.as_str())),
+    }
 }
 
 /// Formats a number with commas.
@@ -106,6 +132,17 @@ mod tests {
     #[test]
     fn numbers_are_grouped_by_thousands() {
         assert_eq!([0.4, 999.0, 1000.0, 1_234_567.0].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn without_an_api_server_its_workload_is_left_out_unless_it_is_asked_for() {
+        let chosen = |name: &str, only: &[&str], has_api_server| {
+            let only: Vec<String> = only.iter().map(|name| (*name).to_owned()).collect();
+            is_chosen(name, &only, has_api_server)
+        };
+        assert!(chosen(SERVICES, &[], true) && !chosen(SERVICES, &[], false));
+        assert!(chosen(SERVICES, &["ask", "serv"], false) && !chosen(SERVICES, &["ask"], true));
+        assert!(chosen("connect-long", &[], false) && chosen("connect-long", &["connect"], false));
     }
 
     /// One short workload with all the parts that others use: a rig, loads, the daemon, turns, rows.
