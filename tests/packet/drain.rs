@@ -1,5 +1,7 @@
 //! A draining node: new connections are refused; connections in progress and open ones continue.
 
+use std::time::Duration;
+
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family};
@@ -9,6 +11,7 @@ use tests::world::Device;
 use crate::check::{assert_sent, reset_of};
 use crate::half_open::{caller, from_client, half_open, knock, opened, tcp};
 use crate::scene::{dial, ready, usual_hello};
+use crate::silent::age;
 
 fn drain(programs: &mut Programs, on: bool) {
     programs.set(name::DRAIN, 0, u32::from(on));
@@ -36,11 +39,13 @@ fn a_syn_is_refused_and_a_handshake_under_way_goes_on() {
 #[test]
 fn a_tcp_listener_refuses_too_and_a_repeated_syn_still_passes() {
     tests::skip_without_root!();
-    let mut programs = tcp(Sizes::default(), 1);
+    let mut programs = tcp(Sizes::default(), 3);
     let open = caller(Family::V4).port(40_010);
     opened(&mut programs, open);
     knock(&mut programs, caller(Family::V4));
     drain(&mut programs, true);
+    // However long its backend has been silent: another one would be dialled by a cookie, and these are refused.
+    age(&mut programs, caller(Family::V4), Duration::from_secs(3));
     let again = programs.ingress(Device::Client, &caller(Family::V4).syn().bytes());
     assert_eq!(again.counted, [(Reason::SynForwarded, 1)]);
     let other = caller(Family::V6);

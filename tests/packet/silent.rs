@@ -169,7 +169,7 @@ fn the_only_backend_may_refuse_after_silence() {
 }
 
 /// Has the client's half-open connection started this long ago.
-fn age(programs: &mut Programs, dial: Dial, ago: Duration) {
+pub(crate) fn age(programs: &mut Programs, dial: Dial, ago: Duration) {
     let held = half_open(programs, dial).expect("it is half-open");
     let started_ns = now_ns() - ago.as_nanos() as u64;
     programs.insert(name::HALF_OPENS, dial.tuple(), HalfOpen { started_ns, ..held });
@@ -242,5 +242,26 @@ fn a_tcp_client_keeps_the_only_backend_that_is_usable_and_one_that_has_answered(
         backend.give(&mut programs, &backend.syn_ack());
         age(&mut programs, dial, long);
         assert_eq!(knock(&mut programs, dial), backend);
+    }
+}
+
+/// Its probe failed meanwhile, and its member is gone from the table.
+#[test]
+fn a_tcp_client_of_a_silent_backend_that_left_the_table_gets_another_one() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = tcp(Sizes::default(), 3);
+        let stays = crate::setup::backend_socket(family, 0);
+        let caller = |port| caller(family).port(port);
+        let (dial, _) = (50_000..)
+            .map(|port| (caller(port), knock(&mut programs, caller(port))))
+            .find(|(_, backend)| backend.address != stays)
+            .expect("most clients hash to others");
+        with_backends(&mut programs, 1);
+        age(&mut programs, dial, Duration::from_secs(3));
+        let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        let client = Client { dial, cookie: 0, time: 0 }.told(&sent(&outcome));
+        assert_eq!(Backend::of(&sent(&client.give(&mut programs, &client.at(0)))).address, stays);
     }
 }

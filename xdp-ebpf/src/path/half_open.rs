@@ -9,6 +9,7 @@ use crate::connection::{count, half_open as record};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
+use crate::maps;
 use crate::packet::RST;
 use crate::scratch::{Dial, Held, Received, Scratch};
 use crate::segment::{draft, emit};
@@ -65,20 +66,27 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
 }
 
 /// Whether the backend has left the client's SYN unanswered for so long that another one is to be asked, and there is one. The SYN is then
-/// answered by a cookie, whose proof ends this connection, and dials round all members.
+/// answered by a cookie, whose proof ends this connection, and dials round all members. A node that drains refuses what a cookie would
+/// admit, and lets this connection go on.
 #[inline(always)]
 fn is_silent(s: &mut Scratch) -> bool {
     let record = &s.half_open.record;
     let backend = record.connection.backend;
     if record.connection.state != HALF_OPEN_DIALLED
         || s.received.now_ns.saturating_sub(record.started_ns) < SILENT_NS
+        || maps::is_draining()
         || route::of_listener(&mut s.dial).is_err()
     {
         return false;
     }
-    // Those behind the one that was asked first.
     s.dial.choice.backend = backend;
-    s.dial.choice.offset = 1;
+    // Its member may be the client's first one, or not be among them any more.
+    finds_other(s, backend) || finds_other(s, backend)
+}
+
+/// Whether the next usable member is another backend.
+#[inline(always)]
+fn finds_other(s: &mut Scratch, backend: u32) -> bool {
     pick::next(&mut s.received, &mut s.dial).is_ok() && s.dial.choice.backend != backend
 }
 

@@ -378,13 +378,13 @@ impl Control {
             // What the maps should hold is not known, and will be written again. But where XDP should be is.
             false => (0, drift.skip()),
         };
+        if is_over {
+            repaired += self.hooks.look_at_tcx(drift, &mut self.programs, &self.pins, self.egress.node());
+        }
         if is_over && self.is_in_step {
-            let node = self.egress.node();
-            repaired += self.hooks.look_at_tcx(drift, &mut self.programs, &self.pins, node);
             self.complaints.exceptions = self.unheld();
         }
-        let mut is_news = false;
-        let (names, node) = (&self.desired.settings.xdp_devices, self.egress.node());
+        let (names, node, mut is_news) = (&self.desired.settings.xdp_devices, self.egress.node(), false);
         let (programs, pins, chosen) = (&mut self.programs, &self.pins, &self.egress.chosen().devices);
         if let Some((attached, found)) = self.hooks.look_again(is_over, names, node, chosen, programs, pins) {
             (repaired, is_news) = (repaired + attached, self.complaints.note_fronts(found));

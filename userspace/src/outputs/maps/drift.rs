@@ -95,20 +95,25 @@ impl Drift {
         Ok((repaired, false))
     }
 
-    /// Attaches the program again to devices where it is not attached any more. Returns to how many, and those where it could not.
+    /// Attaches the program again to devices where it is not attached any more. Returns to how many. `bare` are then those where it could not.
     pub(super) fn look_at_devices(
         &mut self,
         devices: &BTreeSet<u32>,
+        bare: &mut BTreeSet<u32>,
         programs: &mut Programs,
         pins: &Pins,
         node: &Node,
-    ) -> (usize, BTreeSet<u32>) {
+    ) -> usize {
         self.devices.retain(|index, _| devices.contains(index));
-        let (mut attached, mut bare) = (0, BTreeSet::new());
+        bare.retain(|index| devices.contains(index));
+        let mut attached = 0;
         for index in devices {
             let name = node.name(*index);
             match attach::is_attached(programs, *index) {
-                Ok(true) => drop(self.devices.remove(index)),
+                Ok(true) => {
+                    bare.remove(index);
+                    self.devices.remove(index);
+                }
                 // The device is just going: a change of the network follows.
                 Err(error) => warn!(%error, device = name, "whether the program is attached is not known"),
                 Ok(false) => {
@@ -118,7 +123,10 @@ impl Drift {
                         "find out which: until it was attached again, tenants were not reached over this device",
                     );
                     match attach::attach(programs, pins, *index) {
-                        Ok(()) => attached += 1,
+                        Ok(()) => {
+                            bare.remove(index);
+                            attached += 1;
+                        }
                         Err(error) => {
                             bare.insert(*index);
                             problem.what.push_str(&format!(", and cannot be attached again: {error}"))
@@ -129,7 +137,7 @@ impl Drift {
                 }
             }
         }
-        (attached, bare)
+        attached
     }
 
     /// What the last walk found. What was repaired stays until the next walk finds it as it should be.

@@ -165,9 +165,11 @@ impl Fronts {
     /// id of ours; [`Self::follow`] then attaches it again.
     pub(super) fn take_lost(&mut self, pins: &Pins, own: Option<u32>) -> BTreeSet<u32> {
         let Some(last) = &self.last else { return BTreeSet::new() };
+        // What the kernel refused may have left the program of an earlier start there.
+        let is_known = own.is_some() && last.refusals == 0;
         // Of one that cannot be looked at nothing is known.
         let is_lost = |index: &&u32| {
-            ours(pins, **index).is_ok_and(|there| there.is_none() || (own.is_some() && there != own))
+            ours(pins, **index).is_ok_and(|there| there.is_none() || (is_known && there != own))
         };
         let lost: BTreeSet<u32> = last.attached.iter().filter(is_lost).copied().collect();
         if !lost.is_empty() {

@@ -74,9 +74,7 @@ impl Hooks {
         pins: &Pins,
         node: &Node,
     ) -> usize {
-        let (attached, bare) = drift.look_at_devices(&self.tcx, programs, pins, node);
-        self.bare = bare;
-        attached
+        drift.look_at_devices(&self.tcx, &mut self.bare, programs, pins, node)
     }
 
     /// Detaches XDP from devices whose other end takes nothing of what it answers, or that have lost TCX. If `is_whole`, attaches it again

@@ -335,7 +335,7 @@ impl<E: Ender> Duty<E> {
         if self.left.calls_for_next(is_time, if self.are_counts_full { Need::Limits } else { Need::Left }) {
             self.left = Walked::during("left over", |why| {
                 let swept = self.expirer.sweep_left(&settings);
-                self.are_counts_full = matches!(swept, Ok((_, true)));
+                self.are_counts_full = swept.as_ref().map_or(self.are_counts_full, |(_, is_full)| *is_full);
                 report(why, swept.map(|(ended, _)| ended))
             });
         }
