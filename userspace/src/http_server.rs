@@ -62,14 +62,54 @@ impl Access {
 /// Serves a port for ever. While another process uses it, retries: during an update the next agent waits for the previous one.
 pub async fn serve(port: u16, access: Access, router: Router) {
     let mut listeners = JoinSet::new();
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let room = Room::default();
     for socket in access.sockets(port) {
-        let (access, router, connections) = (access.clone(), router.clone(), Arc::clone(&connections));
-        listeners
-            .spawn(async move { serve_socket(free(socket).await, &access, &router, &connections).await });
+        let (access, router, room) = (access.clone(), router.clone(), room.clone());
+        listeners.spawn(async move { serve_socket(free(socket).await, &access, &router, &room).await });
     }
     // Dropped with this future, they end.
     while listeners.join_next().await.is_some() {}
+}
+
+/// Binds a port on all addresses of the host.
+pub async fn bind_all(port: u16) -> io::Result<TcpListener> {
+    bind(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)).await
+}
+
+/// Serves a port for ever, for everybody, one request a connection. `shared`: the most connections of all ports that share it; a port
+/// that waits for one counts, too.
+pub async fn serve_once(listener: TcpListener, router: Router, shared: Arc<Semaphore>) {
+    let room = Room { shared: Some(shared), ..Room::default() };
+    serve_socket(listener, &Access::default(), &router, &room).await;
+}
+
+/// Room for connections.
+#[derive(Clone, Debug)]
+struct Room {
+    own: Arc<Semaphore>,
+    /// That of several ports, whose connections end with one request.
+    shared: Option<Arc<Semaphore>>,
+}
+
+/// The room of a connection. Free again when it is dropped.
+type Permit = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { own: Arc::new(Semaphore::new(CONNECTIONS)), shared: None }
+    }
+}
+
+impl Room {
+    /// Waits for room. `None`: there will be none.
+    async fn take(&self) -> Option<Permit> {
+        let own = Arc::clone(&self.own).acquire_owned().await.ok()?;
+        let shared = match &self.shared {
+            Some(shared) => Some(Arc::clone(shared).acquire_owned().await.ok()?),
+            None => None,
+        };
+        Some((own, shared))
+    }
 }
 
 /// Binds a socket once it is free.
@@ -101,12 +141,13 @@ async fn bind(socket: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-async fn serve_socket(listener: TcpListener, access: &Access, router: &Router, connections: &Arc<Semaphore>) {
+async fn serve_socket(listener: TcpListener, access: &Access, router: &Router, room: &Room) {
+    let port = listener.local_addr().map_or(0, |own| own.port());
     let mut tasks = JoinSet::new();
     loop {
         while tasks.try_join_next().is_some() {}
         // Nobody closes it.
-        let Ok(permit) = Arc::clone(connections).acquire_owned().await else { return };
+        let Some(permit) = room.take().await else { return };
         match listener.accept().await {
             Ok((stream, client)) => {
                 let own = stream.local_addr().map(|own| own.ip());
@@ -116,16 +157,16 @@ async fn serve_socket(listener: TcpListener, access: &Access, router: &Router, c
             }
             // Out of file descriptors, or the client is gone.
             Err(error) => {
-                warn!(%error, "a connection for /metrics is not accepted");
+                warn!(%error, port, "a connection is not accepted");
                 sleep(PORT_AGAIN).await;
             }
         }
     }
 }
 
-async fn answer(stream: TcpStream, router: Router, _permit: OwnedSemaphorePermit) {
+async fn answer(stream: TcpStream, router: Router, permit: Permit) {
     let mut builder = Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD).keep_alive(permit.1.is_none());
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     // An error is the client's: it went away, or was too slow.
