@@ -68,7 +68,8 @@ impl Tables {
             route.names = own.map(|(name, _)| name.clone()).collect();
         }
         let settings = Settings { max_flows: 1024, max_hellos: 256, ..Settings::default() };
-        let desired = Desired { settings, listeners, routes: routes.into_iter().map(Arc::new).collect() };
+        let routes = routes.into_iter().map(Arc::new).collect();
+        let desired = Desired { settings, listeners, routes, ..Desired::default() };
         let addresses = FAMILIES.into_iter().flat_map(|family| HOSTS.map(|number| address(family, number)));
         let unreachable = addresses.filter(|one| dice.one_in(if is_crowded(*one) { 2 } else { 6 })).collect();
         Self { desired, unreachable }

@@ -48,7 +48,7 @@ impl FilePart {
         let routes = routes.into_iter().map(Arc::new).collect();
         Self {
             listeners: facts.listeners.clone(),
-            desired: Desired { settings: facts.settings.clone(), listeners, routes },
+            desired: Desired { settings: facts.settings.clone(), listeners, routes, ..Desired::default() },
             kept: if problems.is_empty() { Keeping::Due } else { Keeping::Impossible },
             problems,
             warnings,

@@ -114,6 +114,7 @@ impl Check<'_> {
                 format!("settings.xdpDevices[{i}]")
             }),
             node_clients: raw.node_clients.unwrap_or(default.node_clients),
+            serves_health_checks: default.serves_health_checks,
         }
     }
 

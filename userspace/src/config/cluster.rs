@@ -54,6 +54,7 @@ pub(super) struct RawChart<'a> {
     load_balancer_classes: Option<Vec<Text<'a>>>,
     default_load_balancer_class: Option<bool>,
     agent_grace_seconds: Option<i64>,
+    serve_health_check_node_ports: Option<bool>,
     listeners: Option<Vec<RawListener<'a>>>,
     routes: Option<Vec<RawRoute<'a>>>,
 }
@@ -110,6 +111,7 @@ pub(super) const CHART: Shape = Shape::Table(&[
     ("loadBalancerClasses", Shape::List(&Shape::Text)),
     ("defaultLoadBalancerClass", Shape::Bool),
     ("agentGraceSeconds", Shape::Whole),
+    ("serveHealthCheckNodePorts", Shape::Bool),
     ("listeners", Shape::List(&Shape::Table(LISTENER))),
     ("routes", Shape::List(&Shape::Table(ROUTE))),
 ]);
@@ -153,7 +155,8 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let said = raw.settings.unwrap_or_default();
     // A Service's address with `ipMode: Proxy` is for us alone to serve, to pods of the node that has it, too.
     let serves_node = said.node_clients.unwrap_or(true);
-    let mut settings = Settings { node_clients: serves_node, ..check.settings(said) };
+    let serves_health_checks = raw.serve_health_check_node_ports.unwrap_or(false);
+    let mut settings = Settings { node_clients: serves_node, serves_health_checks, ..check.settings(said) };
     if settings.l2.take().is_some() {
         let what = "is for `vestibule run`: in a cluster, every node would answer for every address";
         check.problems.push(Problem::error("settings.l2.enabled", what, "remove it").value(true));
@@ -443,6 +446,17 @@ savedState:
         assert_eq!(file.facts.settings, Settings { node_clients: true, ..Settings::default() });
         let (enabled, _) = parse_chart(&FILE.replace("enabled: false", "enabled: true"));
         assert_eq!(enabled.policy.probe, Some(enabled.policy.probe_defaults));
+    }
+
+    #[test]
+    fn nodes_answer_health_checks_only_if_the_file_says_so() {
+        let serves = |text: &str| parse_chart(text).0.facts.settings.serves_health_checks;
+        assert!(serves("serveHealthCheckNodePorts: true\n"));
+        assert!(!serves(FILE) && !serves("serveHealthCheckNodePorts: false\n"));
+        let told = problems("serveHealthCheckNodePorts: yes please\n");
+        assert!(told[0].contains("serveHealthCheckNodePorts"), "{told:?}");
+        // Not a setting of `vestibule run`.
+        assert!(!problems("settings: {serveHealthCheckNodePorts: true}\n").is_empty());
     }
 
     #[test]

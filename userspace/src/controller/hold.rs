@@ -305,6 +305,7 @@ mod tests {
             source_ranges: None,
             affinity: crate::model::Affinity::None,
             traffic: crate::model::TrafficPolicy::Cluster,
+            health_port: None,
         }
     }
 

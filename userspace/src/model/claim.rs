@@ -12,6 +12,7 @@ use super::source_ranges::SourceRanges;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 pub use super::claim_backend::{AddressRef, ClaimBackend, ClaimBackends, ClaimTarget, ServicePortRef};
@@ -108,6 +109,8 @@ pub struct Claim {
     pub affinity: Affinity,
     /// Which backends a node leads to.
     pub traffic: TrafficPolicy,
+    /// The port at which nodes say whether they lead to any, of a Service that asks for one.
+    pub health_port: Option<NonZeroU16>,
 }
 
 /// What a claim asks for, besides port and protocol, and what of it was refused.

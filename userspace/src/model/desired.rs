@@ -2,6 +2,7 @@
 
 use super::cluster::ProbeSpec;
 use super::facts::{BackendSpec, Protocol, Settings};
+use super::health_check::HealthCheck;
 use super::name::{Pattern, ServerName};
 use super::service::{Affinity, TrafficPolicy};
 use super::shared_list::{Named, SharedList};
@@ -28,6 +29,8 @@ pub struct Desired {
     pub listeners: Vec<DesiredListener>,
     /// By name. Shared with what was desired before, where it did not change.
     pub routes: SharedList<Arc<DesiredRoute>>,
+    /// Where the node says whether it leads to endpoints of a Service, by port and route. Not for the maps.
+    pub health_checks: Arc<[HealthCheck]>,
 }
 
 /// Where clients dial. No (address, port) is in two listeners.

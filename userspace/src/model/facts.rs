@@ -137,6 +137,8 @@ pub struct Settings {
     pub xdp_devices: Vec<Arc<str>>,
     /// Clients on the node itself reach the addresses of listeners, by a pair of devices and routes into it.
     pub node_clients: bool,
+    /// The node answers at the ports of [`super::Desired::health_checks`]; otherwise there are none.
+    pub serves_health_checks: bool,
 }
 
 /// How addresses are announced by ARP and neighbour discovery.
@@ -187,6 +189,7 @@ impl Default for Settings {
             l2: None,
             xdp_devices: Vec::new(),
             node_clients: false,
+            serves_health_checks: false,
         }
     }
 }

@@ -50,6 +50,8 @@ pub mod problem;
 pub mod event_reason;
 /// What a node counts on its segments.
 pub mod segment_counts;
+/// Ports at which nodes say whether they lead to endpoints of a Service.
+pub mod health_check;
 
 pub use announcement::{Announcement, AnnouncementRule};
 pub use claim::{Claim, ClaimSet, Origin, StoredClaim};
@@ -58,6 +60,7 @@ pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Elsewhere, Probe, ProbeChange, Probes};
 pub use event_reason::EventReason;
 pub use facts::{BackendSpec, Facts, L2, ListenerSpec, Protocol, RouteSpec, Settings};
+pub use health_check::HealthCheck;
 pub use kind::{Kind, KindRow, Resource};
 pub use name::{InvalidName, Pattern, ServerName};
 pub use node::{Link, Node, NodeFacts};

@@ -4,6 +4,7 @@ use super::object::Meta;
 use super::pool::PoolWish;
 use super::source_ranges::SourceRanges;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 /// A Service.
@@ -111,6 +112,8 @@ pub struct LoadBalancerSpec {
     pub affinity: Affinity,
     /// `spec.externalTrafficPolicy`: which endpoints a node leads to.
     pub traffic: TrafficPolicy,
+    /// `spec.healthCheckNodePort`, if `externalTrafficPolicy` is `Local`: where nodes say whether they lead to any.
+    pub health_port: Option<NonZeroU16>,
 }
 
 /// Which backends a node leads connections to, and whose address these see.

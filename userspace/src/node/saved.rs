@@ -2,6 +2,7 @@
 //! which are in the node's own file, nor keys.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::disk::{self, DiskError};
 use crate::model::{
-    Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Elsewhere, Pattern, Protocol, ServerName,
-    Settings, SourceRanges, TrafficPolicy,
+    Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Elsewhere, HealthCheck, ObjectName,
+    Pattern, Protocol, ServerName, Settings, SourceRanges, TrafficPolicy,
 };
 
 /// The name of the file in the state folder.
@@ -31,6 +32,9 @@ struct Saved {
     confirmed_secs: Option<u64>,
     listeners: Vec<SavedListener>,
     routes: Vec<SavedRoute>,
+    /// Older versions did not write it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    health_checks: Vec<SavedHealthCheck>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +71,9 @@ struct SavedRoute {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     local: bool,
 }
+
+/// Port, namespace and name of the Service, route, and whether its endpoints on the node drain.
+type SavedHealthCheck = (NonZeroU16, String, String, String, bool);
 
 /// Writes the state to the folder, with the time when the API server last confirmed it.
 pub(super) fn write(folder: &Path, desired: &Desired, confirmed: Option<SystemTime>) -> std::io::Result<()> {
@@ -120,7 +127,16 @@ impl Saved {
             by_address: route.affinity == Affinity::ClientIp,
             local: route.traffic == TrafficPolicy::Local,
         });
-        Self { confirmed_secs: None, listeners: listeners.collect(), routes: routes.collect() }
+        let health_checks = desired.health_checks.iter().map(|check| {
+            let HealthCheck { port, service: ObjectName { namespace, name }, route, is_draining } = check;
+            (*port, namespace.to_string(), name.to_string(), route.to_string(), *is_draining)
+        });
+        Self {
+            confirmed_secs: None,
+            listeners: listeners.collect(),
+            routes: routes.collect(),
+            health_checks: health_checks.collect(),
+        }
     }
 
     /// Returns `None` if an index is out of range or a name is invalid.
@@ -149,10 +165,12 @@ impl Saved {
                 elsewhere: saved.local.then(|| Arc::new(Elsewhere::unknown())),
             }))
         });
+        let health_checks = self.health_checks.into_iter().filter(|_| settings.serves_health_checks);
         Some(Desired {
             settings: settings.clone(),
             listeners: listeners.collect::<Option<_>>()?,
             routes: routes.collect::<Option<_>>()?,
+            health_checks: health_checks.map(health_check).collect(),
         })
     }
 }
@@ -173,6 +191,11 @@ fn pattern((listener, wildcard, name): SavedPattern, listeners: usize) -> Option
     };
     let name = ServerName::new(name).ok().filter(|_| listener < listeners)?;
     Some((listener, kind(name)))
+}
+
+fn health_check((port, namespace, name, route, is_draining): SavedHealthCheck) -> HealthCheck {
+    let service = ObjectName { namespace: namespace.into(), name: name.into() };
+    HealthCheck { port, service, route: route.into(), is_draining }
 }
 
 fn saved_backend(backend: &BackendSpec) -> SavedBackend {
@@ -227,7 +250,26 @@ mod tests {
             })]
             .into_iter()
             .collect(),
+            health_checks: Arc::default(),
         }
+    }
+
+    #[test]
+    fn health_checks_are_saved_and_come_back_where_nodes_answer_them() {
+        let folder = std::env::temp_dir().join(format!("vestibule-saved-checks-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let check = HealthCheck {
+            port: NonZeroU16::new(30_001).unwrap(),
+            service: ObjectName { namespace: "a".into(), name: "b".into() },
+            route: "tlsroute/a/b".into(),
+            is_draining: true,
+        };
+        write(&folder, &Desired { health_checks: [check.clone()].into(), ..desired() }, None).unwrap();
+        for (serves_health_checks, expected) in [(true, &[check][..]), (false, &[])] {
+            let settings = Settings { serves_health_checks, ..Settings::default() };
+            assert_eq!(*read(&folder, &settings).unwrap().0.health_checks, *expected);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -4,7 +4,10 @@ use super::Planner;
 use super::applied::Applied;
 use super::hops::Hop;
 use super::tally::is_out_of_reach;
-use crate::model::{BackendSpec, Desired, DesiredListener, DesiredRoute, Problem, Protocol, TrafficPolicy};
+use crate::model::{
+    BackendSpec, Desired, DesiredListener, DesiredRoute, HealthCheck, ObjectName, Problem, Protocol,
+    TrafficPolicy,
+};
 use common::maps::address::Address;
 use common::maps::backend::{
     BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT,
@@ -12,6 +15,7 @@ use common::maps::backend::{
 use common::maps::listener::ROLE_BACKEND;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 /// Returns how the backends of a route are reached.
@@ -47,6 +51,17 @@ pub struct Leading {
     pub others: BTreeSet<Arc<str>>,
     /// There may be others.
     pub is_unknown: bool,
+}
+
+/// What this node leads clients of a Service to, of which it says so at a port of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// The Service.
+    pub service: ObjectName,
+    /// The maps hold a route to it.
+    pub is_held: bool,
+    /// The number of its ready endpoints on this node: those of the family of which there are more.
+    pub endpoints: usize,
 }
 
 impl Planner<'_> {
@@ -94,11 +109,35 @@ impl Applied {
 
     /// Whether a route has a backend of a family that takes connections here.
     fn takes(&self, route: &DesiredRoute, is_v4: bool) -> bool {
+        self.taking(&route.name).any(|address| address.is_v4() == is_v4)
+    }
+
+    /// Returns the addresses of the backends of a route that take connections here.
+    fn taking(&self, route: &str) -> impl Iterator<Item = Address> {
         let refuses = BACKEND_RETIRED | BACKEND_UNREACHABLE | BACKEND_REFUSING;
-        let takes =
-            |own: &Backend| own.address.is_v4() == is_v4 && own.weight > 0 && own.flags & refuses == 0;
-        let own = self.routes.find(&route.name);
-        own.is_some_and(|own| own.backends.iter().any(|(_, backend)| takes(backend)))
+        let backends = self.routes.find(route).into_iter().flat_map(|own| &own.backends);
+        let taking = backends.filter(move |(_, own)| own.weight > 0 && own.flags & refuses == 0);
+        taking.map(|(_, own)| own.address)
+    }
+
+    /// Returns by port what this node leads to, of what it is to say so of: ready endpoints of those by which [`Self::leading`] decides
+    /// whether the node may have an address.
+    pub fn health(&self, desired: &Desired) -> BTreeMap<NonZeroU16, Health> {
+        let mut health = BTreeMap::new();
+        // Sorted by port.
+        for checks in desired.health_checks.chunk_by(|a, b| a.port == b.port) {
+            let Some(HealthCheck { port, service, .. }) = checks.first() else { continue };
+            // The port was another Service's until a moment ago.
+            let own = || checks.iter().filter(|check| check.service == *service);
+            let ready = own().filter(|check| !check.is_draining);
+            let addresses: BTreeSet<Address> = ready.flat_map(|check| self.taking(&check.route)).collect();
+            let v4 = addresses.iter().filter(|address| address.is_v4()).count();
+            let leads = |route: &str| self.routes.find(route).is_some_and(|own| !own.attached.is_empty());
+            let is_held = own().any(|check| leads(&check.route));
+            let endpoints = if is_held { v4.max(addresses.len() - v4) } else { 0 };
+            health.insert(*port, Health { service: service.clone(), is_held, endpoints });
+        }
+        health
     }
 
     /// Returns the backends on this node, by the name of their route, that would take connections if clients could be led to them.

@@ -42,7 +42,7 @@ pub use change::{Change, Selector};
 pub use content::{Counts, MapsContent};
 pub use hops::{Hop, Hops};
 pub use image::MapsImage;
-pub use local::Leading;
+pub use local::{Health, Leading};
 pub use parts::Part;
 
 use crate::model::{Desired, Pattern, Problem, Settings};

@@ -130,7 +130,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Returns an empty claim of the static file.
+    /// Returns an empty claim of the static file. Claims of objects take from it what only Services say.
     fn of_file() -> Claim {
         Claim {
             origin: Origin::File { what: "", name: "".into() },
@@ -145,6 +145,7 @@ impl Emitter<'_, '_> {
             source_ranges: None,
             affinity: Affinity::None,
             traffic: TrafficPolicy::Cluster,
+            health_port: None,
         }
     }
 
@@ -187,9 +188,7 @@ impl Emitter<'_, '_> {
             grants: own.chain(names).collect(),
             asked: Some(Box::new(asked)),
             backends: ClaimBackends::None,
-            source_ranges: None,
-            affinity: Affinity::None,
-            traffic: TrafficPolicy::Cluster,
+            ..Self::of_file()
         })
     }
 
@@ -229,9 +228,7 @@ impl Emitter<'_, '_> {
                 grants,
                 asked: Some(Box::new(asked)),
                 backends: ClaimBackends::Services { references, server_name: server_name.clone() },
-                source_ranges: None,
-                affinity: Affinity::None,
-                traffic: TrafficPolicy::Cluster,
+                ..Self::of_file()
             });
         }
     }
@@ -291,6 +288,7 @@ impl Emitter<'_, '_> {
             source_ranges: port.source_ranges().cloned(),
             affinity: port.affinity(),
             traffic: port.traffic(),
+            health_port: port.health_port(),
         }
     }
 
@@ -309,9 +307,7 @@ impl Emitter<'_, '_> {
             route: None,
             grants: Vec::new(),
             backends: ClaimBackends::None,
-            source_ranges: None,
-            affinity: Affinity::None,
-            traffic: TrafficPolicy::Cluster,
+            ..Self::of_file()
         })
     }
 
@@ -344,9 +340,7 @@ impl Emitter<'_, '_> {
                 .collect(),
             asked: Some(Box::new(asked)),
             backends: ClaimBackends::Services { references: [backend.clone()].into(), server_name },
-            source_ranges: None,
-            affinity: Affinity::None,
-            traffic: TrafficPolicy::Cluster,
+            ..Self::of_file()
         }
     }
 

@@ -12,6 +12,7 @@ use crate::model::{
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -47,6 +48,11 @@ impl<'a> Port<'a> {
     /// Returns which endpoints a node leads to.
     pub(super) fn traffic(&self) -> TrafficPolicy {
         self.service.load_balancer.as_deref().map_or(TrafficPolicy::Cluster, |own| own.traffic)
+    }
+
+    /// Returns where nodes say whether they lead to any of its endpoints.
+    pub(super) fn health_port(&self) -> Option<NonZeroU16> {
+        self.service.load_balancer.as_deref()?.health_port
     }
 
     pub(super) fn claimant(&self) -> Claimant<'a> {

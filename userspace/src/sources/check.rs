@@ -122,8 +122,8 @@ routes:
             f.yaml:5: error: routes[0].hostnames: route tenant-a has no names for TLS listener shared; write hostnames, or make it the listener's defaultRoute
             f.yaml: refused: errors: 2, warnings: 0"#]].assert_eq(&said(&GOOD.replace("defaultRoute: tenant-a", "defaultRoute: tenant-x")));
         expect![[r#"
-            f.yaml:1: error: apiVersion: unknown field; the fields here are addresses, devices, settings, probe, savedState, ingress, metallb, loadBalancerClasses, defaultLoadBalancerClass, agentGraceSeconds, listeners, routes
-            f.yaml:2: error: kind: unknown field; the fields here are addresses, devices, settings, probe, savedState, ingress, metallb, loadBalancerClasses, defaultLoadBalancerClass, agentGraceSeconds, listeners, routes
+            f.yaml:1: error: apiVersion: unknown field; the fields here are addresses, devices, settings, probe, savedState, ingress, metallb, loadBalancerClasses, defaultLoadBalancerClass, agentGraceSeconds, serveHealthCheckNodePorts, listeners, routes
+            f.yaml:2: error: kind: unknown field; the fields here are addresses, devices, settings, probe, savedState, ingress, metallb, loadBalancerClasses, defaultLoadBalancerClass, agentGraceSeconds, serveHealthCheckNodePorts, listeners, routes
             f.yaml: refused: errors: 2, warnings: 0"#]].assert_eq(&said("apiVersion: vestibule.dev/v1alpha1\nkind: StaticConfig\n"));
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Resolved {
     pub(super) probes: Vec<(SocketAddr, ProbeSpec)>,
     /// Which other nodes have some, if each leads only to its own.
     pub(super) elsewhere: Option<Arc<Elsewhere>>,
+    /// There are some that take new connections, and none of them is ready.
+    pub(super) is_draining: bool,
 }
 
 /// Endpoints by Service, for one lookup per reference.
@@ -237,6 +239,9 @@ impl Resolved {
         }
         self.backends.sort_unstable_by_key(place);
         self.backends.dedup_by_key(|backend| place(backend));
+        let mut taking = shares.iter().flat_map(|share| &share.picks).filter(|pick| pick.takes).peekable();
+        self.is_draining =
+            taking.peek().is_some() && taking.all(|pick| pick.endpoint.state != EndpointState::Ready);
         let refusing = [true, false].map(|is_v4| self.weigh_family(shares, is_v4));
         if refusing.iter().any(Option::is_some) {
             self.backends.extend(refusing.into_iter().flatten());

@@ -7,13 +7,14 @@ use super::backends::{Endpoints, Resolved};
 use super::probing;
 use crate::model::claim::{ClaimBackends, Grant, Granted};
 use crate::model::{
-    Affinity, BackendSpec, Claim, Desired, DesiredListener, DesiredRoute, Origin, Pattern, Probes, Problem,
-    Protocol, ServerName, Settings, SourceRanges, TrafficPolicy,
+    Affinity, BackendSpec, Claim, Desired, DesiredListener, DesiredRoute, HealthCheck, Origin, Pattern,
+    Probes, Problem, Protocol, ServerName, Settings, SourceRanges, TrafficPolicy,
 };
 use crate::settle;
-use foldhash::{HashMap, HashMapExt};
+use foldhash::{HashMap, HashMapExt, HashSet};
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 /// What the data plane and the probes should do.
@@ -50,6 +51,7 @@ struct Lead<'c> {
     source_ranges: Option<&'c SourceRanges>,
     affinity: Affinity,
     traffic: TrafficPolicy,
+    health_port: Option<NonZeroU16>,
     names: Vec<(usize, Pattern)>,
     /// Whether something leads to it.
     is_used: bool,
@@ -86,6 +88,12 @@ pub(super) fn build<'c>(
             DesiredRoute { name, names, backends, tenant, source_ranges, affinity, traffic, elsewhere };
         routes.push((index, route, resolved, server_name));
     }
+    let draining = routes.iter().filter(|(_, _, resolved, _)| resolved.is_draining);
+    let draining: HashSet<usize> = draining.map(|(index, ..)| *index).collect();
+    let health_checks = match settings.serves_health_checks {
+        true => leads.health_checks(&draining),
+        false => Arc::default(),
+    };
     let fits = fitting(&leads, &routes, settings.max_names, &mut built);
     let mut place_of: Vec<Option<usize>> = vec![None; leads.routes.len()];
     let mut placed = Vec::with_capacity(routes.len());
@@ -107,7 +115,7 @@ pub(super) fn build<'c>(
     let listeners = leads.bindings.iter().map(listener).collect();
     let (listeners, routes) = sorted(listeners, placed);
     let routes = routes.into_iter().map(Arc::new).collect();
-    built.desired = Desired { settings: settings.clone(), listeners, routes };
+    built.desired = Desired { settings: settings.clone(), listeners, routes, health_checks };
     built
 }
 
@@ -135,6 +143,7 @@ impl<'c> Leads<'c> {
                         source_ranges: claim.source_ranges.as_ref(),
                         affinity: claim.affinity,
                         traffic: claim.traffic,
+                        health_port: claim.health_port,
                         names: Vec::new(),
                         is_used: matches!(claim.backends, ClaimBackends::Addresses(_)),
                     });
@@ -164,6 +173,19 @@ impl<'c> Leads<'c> {
         to.into_iter().for_each(|route| this.routes[route].is_used = true);
         this.routes.iter_mut().for_each(|route| route.is_used |= !route.names.is_empty());
         this
+    }
+
+    /// Returns where the node says whether it leads to endpoints: also of what has no address or no room, which it does not lead to. By
+    /// index, the routes whose endpoints drain.
+    fn health_checks(&self, draining: &HashSet<usize>) -> Arc<[HealthCheck]> {
+        let check = |(index, lead): (usize, &Lead<'_>)| {
+            let (port, object) = (lead.health_port?, lead.origin.object()?);
+            let (route, is_draining) = (Arc::clone(lead.name), draining.contains(&index));
+            Some(HealthCheck { port, service: object.name, route, is_draining })
+        };
+        let mut checks: Vec<HealthCheck> = self.routes.iter().enumerate().filter_map(check).collect();
+        checks.sort_unstable();
+        checks.into()
     }
 
     /// Whether one of a route, by index, and a claim is of the static file, and the other an object's.

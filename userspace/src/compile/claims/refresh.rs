@@ -7,8 +7,8 @@ use super::{Ground, probing};
 use crate::compile::capacity::{Load, fits};
 use crate::model::claim::{ClaimBackend, ClaimBackends, ClaimTarget};
 use crate::model::{
-    BackendSpec, Claim, Desired, DesiredRoute, ObjectName, ObjectRef, ProbeChange, Probes, Problem,
-    ServerName,
+    BackendSpec, Claim, Desired, DesiredRoute, HealthCheck, ObjectName, ObjectRef, ProbeChange, Probes,
+    Problem, ServerName,
 };
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeSet;
@@ -114,6 +114,7 @@ fn service(reference: &ClaimBackend) -> Option<&ObjectName> {
 /// Returns the previous result with the new backends of these routes.
 fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>) -> Option<Refreshed> {
     let mut other: HashMap<usize, Resolved> = HashMap::default();
+    let mut draining: HashMap<&str, bool> = HashMap::default();
     let mut probed = Probes::new();
     for Again { name, resolved, server } in again {
         if !resolved.circular.is_empty() || resolved.excess > 0 {
@@ -122,6 +123,7 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>) -> Option<Refre
         // A route that nothing leads to is not in the maps.
         if let Ok(place) = before.routes.place(name) {
             probing::add(&mut probed, &resolved, server);
+            draining.insert(name, resolved.is_draining);
             other.insert(place, resolved);
         }
     }
@@ -140,7 +142,15 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>) -> Option<Refre
             elsewhere: resolved.elsewhere,
         }
     };
-    let desired = edited(before, other.into_iter().map(with_others))?;
+    let mut desired = edited(before, other.into_iter().map(with_others))?;
+    let is_other = |check: &HealthCheck| {
+        draining.get(&*check.route).is_some_and(|is_draining| *is_draining != check.is_draining)
+    };
+    if before.health_checks.iter().any(is_other) {
+        for check in Arc::make_mut(&mut desired.health_checks).iter_mut().filter(|check| is_other(check)) {
+            check.is_draining = !check.is_draining;
+        }
+    }
     Some(Refreshed { desired, probes })
 }
 
@@ -197,7 +207,7 @@ fn edited(before: &Desired, routes: impl Iterator<Item = DesiredRoute>) -> Optio
     let mut edits: Vec<_> = routes.map(edit).collect();
     edits.sort_by(|a, b| a.0.cmp(&b.0));
     let routes = before.routes.edited(edits);
-    let desired = Desired { settings: before.settings.clone(), listeners: before.listeners.clone(), routes };
+    let desired = Desired { routes, ..before.clone() };
     // Routes that need no more room than before fit.
     (load.is_at_most(&load_before) || fits(&desired)).then_some(desired)
 }

@@ -393,6 +393,7 @@ mod tests {
     };
     use crate::model::{Claim, Kind, ObjectName, Origin, Pattern, Protocol, ServerName};
     use crate::sources::kubernetes::api::claim::ClaimAddress;
+    use std::num::NonZeroU16;
     use std::time::Duration;
 
     fn claim(name: &str, port: u16) -> Claim {
@@ -414,6 +415,7 @@ mod tests {
             source_ranges: None,
             affinity: model::Affinity::None,
             traffic: model::TrafficPolicy::Cluster,
+            health_port: None,
         }
     }
 
@@ -601,6 +603,20 @@ mod tests {
         assert_eq!((scene.claims.pruned(), scene.send(true)), (None, [0, 0, 0]));
         scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
         assert_eq!(scene.send(true), [0, 1, 0]);
+    }
+
+    /// The definition of Claims is of a release without such ports.
+    #[test]
+    fn claims_without_a_port_for_health_checks_hold_nothing_back() {
+        let health_port: fn(&mut ClaimSpec) = |spec| spec.health_check_node_port = None;
+        let mut scene = Scene { prunes: Some(health_port), ..Scene::new() };
+        scene.list();
+        let claim = Claim { health_port: NonZeroU16::new(30_001), ..claim("x", 443) };
+        scene.claims.want(vec![claim], BTreeSet::new(), "t1");
+        assert_eq!(scene.send(true), [1, 0, 0]);
+        scene.now += QUIET;
+        assert_eq!(scene.send(true), [0, 0, 0]);
+        assert!(scene.claims.mark.is_there() && scene.claims.pruned().is_some());
     }
 
     /// Agents would serve something else than what was settled.

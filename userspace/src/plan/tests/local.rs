@@ -2,12 +2,13 @@
 
 use super::check::{carried_out, fresh};
 use super::*;
-use crate::model::{Elsewhere, TrafficPolicy};
-use crate::plan::Leading;
+use crate::model::{Elsewhere, HealthCheck, ObjectName, TrafficPolicy};
+use crate::plan::{Health, Leading};
 use common::maps::address::Address;
 use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_DNAT, DELIVERY_NAT};
 use common::maps::listener::ROLE_BACKEND;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 const VIP: &str = "192.0.2.7";
 
@@ -215,6 +216,51 @@ fn an_address_where_all_that_listens_leads_to_the_nodes_own_backends_is_led_by_w
     ] {
         assert_eq!(leading(&desired, &ways(&desired)), expected, "{desired:?}");
     }
+}
+
+#[test]
+fn what_health_checks_say_is_what_decides_who_has_an_address() {
+    let port = |number| NonZeroU16::new(number).unwrap();
+    let check = |number, service: &str, route: &str, is_draining| HealthCheck {
+        port: port(number),
+        service: ObjectName { namespace: "a".into(), name: service.into() },
+        route: route.into(),
+        is_draining,
+    };
+    let listeners = vec![
+        listener("l", &[VIP, "2001:db8::7"], 443, Protocol::Tcp, None),
+        listener("m", &[VIP, "2001:db8::7"], 444, Protocol::Tcp, None),
+    ];
+    let said = |checks: Vec<HealthCheck>, backends: [&[(&str, u16)]; 2], are_reached: bool| -> Vec<String> {
+        let routes = [("r", "l"), ("s", "m")].iter().zip(backends);
+        let routes = routes.map(|((name, at), backends)| RouteSpec {
+            traffic: TrafficPolicy::Local,
+            ..route(name, &[at], &[], backends)
+        });
+        let routes = routes.collect();
+        let desired = Desired { health_checks: checks.into(), ..desired_of(listeners.clone(), routes) };
+        let hops = if are_reached { ways(&desired) } else { Hops::default() };
+        let planned = plan(&Applied::default(), &desired, &hops);
+        let text = |(port, Health { service, is_held, endpoints })| {
+            format!("{port} {service} {endpoints}{}", if is_held { "" } else { " not held" })
+        };
+        planned.applied.health(&desired).into_iter().map(text).collect()
+    };
+    let both = || vec![check(30_001, "x", "r", false), check(30_001, "x", "s", false)];
+    let one: &[_] = &[("10.1.0.1", 1)];
+    // The pods of all its ports, each once, of the family that has more of them.
+    let pods: &[_] = &[("10.1.0.1", 1), ("10.1.0.2", 1), ("fd01::1", 1), ("10.1.0.3", 0)];
+    assert_eq!(said(both(), [pods, one], true), ["30001 a/x 2"]);
+    assert_eq!(said(both(), [pods, one], false), ["30001 a/x 0"], "no route to them");
+    assert_eq!(said(both(), [&[("10.1.0.1", 0)], &[]], true), ["30001 a/x 0"]);
+    // Those that drain take connections, as long as no other does, and nobody should send any.
+    assert_eq!(said(vec![check(30_001, "x", "r", true)], [one, one], true), ["30001 a/x 0"]);
+    let two = vec![check(30_001, "x", "r", false), check(30_002, "y", "gone", false)];
+    assert_eq!(said(two, [one, one], true), ["30001 a/x 1", "30002 a/y 0 not held"]);
+    // A port that changes hands.
+    let twice = vec![check(30_001, "x", "gone", false), check(30_001, "y", "r", false)];
+    assert_eq!(said(twice, [one, one], true), ["30001 a/x 0 not held"]);
+    assert_eq!(said(Vec::new(), [one, one], true), [""; 0]);
 }
 
 /// Returns the same with backends on other nodes, one for each family, of all routes to backends on the node.

@@ -174,6 +174,7 @@ mod tests {
             source_ranges: None,
             affinity: crate::model::Affinity::None,
             traffic: crate::model::TrafficPolicy::Cluster,
+            health_port: None,
         };
         let claim = Some(StoredClaim { version, claim: Arc::new(claim) });
         ReadClaim { version: Some(version), claim, origin: None }

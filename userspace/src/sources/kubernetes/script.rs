@@ -215,6 +215,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
         source_ranges: None,
         affinity: crate::model::Affinity::None,
         traffic: crate::model::TrafficPolicy::Cluster,
+        health_port: None,
     }
 }
 

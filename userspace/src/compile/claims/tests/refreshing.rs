@@ -5,6 +5,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 
 const SERVICES: [&str; 4] = ["a/s", "a/t", "b/s", "a/lb"];
 
@@ -19,8 +20,10 @@ fn scene() -> Scene {
     let balancer = LoadBalancerSpec {
         addresses: vec![ip("192.0.2.9")],
         traffic: TrafficPolicy::Local,
+        health_port: NonZeroU16::new(30_001),
         ..LoadBalancerSpec::default()
     };
+    scene.facts.settings.serves_health_checks = true;
     scene.facts.node.name = Some("n1".into());
     scene.service("a/lb", &[]).load_balancer = Some(Arc::new(balancer));
     scene.tls("a/one", 1, &["gw#tls"], &["one.example.com"], &["s:443"]);
@@ -115,6 +118,31 @@ proptest! {
             before = all;
         }
     }
+}
+
+#[test]
+fn a_service_has_a_health_check_if_nodes_answer_any_and_it_drains_with_its_pods_on_the_node() {
+    let checks = |scene: &Scene| -> Vec<String> {
+        let desired = compile(&scene.facts).desired;
+        let text = |check: &HealthCheck| {
+            let HealthCheck { port, service, route, is_draining } = check;
+            format!("{port} {service} {route} {is_draining}")
+        };
+        desired.health_checks.iter().map(text).collect()
+    };
+    let mut scene = scene();
+    for (endpoints, is_draining) in [
+        (&["10.0.0.6 on-n1"][..], false),
+        (&["10.0.0.6 draining on-n1", "10.0.0.7 on-n2"], true),
+        (&["10.0.0.6 draining on-n1", "10.0.0.7 on-n1"], false),
+        (&["10.0.0.6 draining on-n1", "fd00::6 on-n1"], false),
+        (&["10.0.0.7 on-n2"], false),
+    ] {
+        change(&mut scene, "a/lb", &endpoints.iter().map(|text| text.to_string()).collect::<Vec<_>>());
+        assert_eq!(checks(&scene), [format!("30001 a/lb service/a/lb:443 {is_draining}")], "{endpoints:?}");
+    }
+    scene.facts.settings.serves_health_checks = false;
+    assert_eq!(checks(&scene), [""; 0]);
 }
 
 #[test]

@@ -104,6 +104,10 @@ pub struct ClaimSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
     pub policy: BTreeMap<String, serde_json::Value>,
+    /// The port of each node at which it says by HTTP whether it leads to ready endpoints of the Service that claims, where agents are to
+    /// serve such ports. Only with policy `externalTrafficPolicy`. An agent that does not know it leaves the port to others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_check_node_port: Option<i32>,
     /// Number of `grants`.
     pub granted: i64,
     /// Number of `refusals`.
@@ -175,6 +179,7 @@ impl ClaimSpec {
             probe_server_name,
             session_affinity: (claim.affinity == Affinity::ClientIp).then(|| CLIENT_IP.to_owned()),
             policy: policy(claim),
+            health_check_node_port: claim.health_port.map(|port| port.get().into()),
             granted: grants.len() as i64,
             refused: refusals.len() as i64,
             grants,
@@ -201,18 +206,20 @@ impl ClaimSpec {
             && (&self.client_ranges, self.precedence) == (&other.client_ranges, other.precedence)
             && (&self.matches, &self.route, &self.backends) == (&other.matches, &other.route, &other.backends)
             && (&self.probe_server_name, &self.policy) == (&other.probe_server_name, &other.policy)
-            && self.session_affinity == other.session_affinity
+            && (&self.session_affinity, self.health_check_node_port)
+                == (&other.session_affinity, other.health_check_node_port)
             && (self.granted, self.refused) == (other.granted, other.refused)
             && self.refusals == other.refusals
     }
 
-    /// Whether agents serve both alike: what they read of a Claim is the same.
+    /// Whether agents serve connections alike by both: what they read of a Claim is the same, but for where they answer health checks.
     pub fn is_served_like(&self, other: &Self) -> bool {
         let served = |spec: &Self| Self {
             address: ClaimAddress::default(),
             matches: Vec::new(),
             refusals: Vec::new(),
             refused: 0,
+            health_check_node_port: None,
             ..spec.clone()
         };
         served(self).is_same(&served(other))
@@ -387,7 +394,8 @@ mod tests {
     /// What differs is written again, also where another client has written it.
     #[test]
     fn claims_differ_in_each_thing_that_they_ask_for() {
-        let all: [fn(&mut ClaimSpec); 9] = [
+        let all: [fn(&mut ClaimSpec); 10] = [
+            |spec| spec.health_check_node_port = Some(30_000),
             |spec| {
                 spec.backends =
                     vec![ClaimBackend { address: Some(ClaimEndpoint::default()), ..ClaimBackend::default() }]

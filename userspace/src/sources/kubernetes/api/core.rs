@@ -17,6 +17,7 @@ pub(in super::super) struct Service {
     pub(in super::super) session_affinity: Option<String>,
     pub(in super::super) session_affinity_config: Option<Value>,
     pub(in super::super) external_traffic_policy: Option<String>,
+    pub(in super::super) health_check_node_port: Option<i64>,
     pub(in super::super) selector: Option<BTreeMap<String, String>>,
     pub(in super::super) ip_families: Option<Vec<String>>,
     pub(in super::super) ip_family_policy: Option<String>,

@@ -19,6 +19,7 @@ use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 /// The most bytes of a name in Kubernetes.
@@ -108,6 +109,9 @@ fn read(
     if is_refused {
         references = Arc::default();
     }
+    let health_port = spec
+        .health_check_node_port
+        .and_then(|port| found.check(field("spec.healthCheckNodePort"), port, value::port(port.into())));
     let backends = match kind {
         Kind::Gateway | Kind::ListenerSet => ClaimBackends::None,
         _ => ClaimBackends::Services { references, server_name },
@@ -132,6 +136,7 @@ fn read(
         source_ranges: ranges,
         affinity: affinity.unwrap_or_default(),
         traffic,
+        health_port: health_port.and_then(NonZeroU16::new),
     })
 }
 

@@ -15,6 +15,7 @@ use crate::model::{Affinity, EventReason, Kind, Problem, SourceRanges, TrafficPo
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 /// Annotations that ask for addresses, the stronger first: a list with commas.
@@ -171,7 +172,16 @@ fn load_balancer(
             Some("Local") => TrafficPolicy::Local,
             _ => TrafficPolicy::Cluster,
         },
+        health_port: health_port(spec, found),
     }
+}
+
+/// Returns where nodes say whether they lead to any of its pods, if only those of the node that they reach take its connections.
+fn health_port(spec: &Service, found: &mut Findings) -> Option<NonZeroU16> {
+    let local = spec.external_traffic_policy.as_deref() == Some("Local");
+    // 0 is as good as absent.
+    let port = spec.health_check_node_port.filter(|port| local && *port != 0)?;
+    NonZeroU16::new(found.check("spec.healthCheckNodePort", port, value::port(port))?)
 }
 
 /// Returns which pods take its connections, if only those of the node that they reach do.

@@ -106,6 +106,24 @@ fn the_affinity_is_read_back() {
 }
 
 #[test]
+fn the_port_for_health_checks_is_written_and_read_back() {
+    let mut object = object();
+    object["spec"]["policy"] = json!({"externalTrafficPolicy": "Local"});
+    object["spec"]["healthCheckNodePort"] = json!(32_100);
+    let (read, problems) = claim(raw_of(object.clone()), &interner());
+    let read = read.claim.unwrap().claim;
+    assert_eq!((read.health_port.unwrap().get(), problems.len()), (32_100, 0));
+    let spec = ClaimSpec::of(ClaimOrigin::of(&read).unwrap(), &read, "now");
+    assert_eq!(serde_json::to_value(spec).unwrap()["healthCheckNodePort"], 32_100);
+    // The rest of such a Claim is served.
+    object["spec"]["healthCheckNodePort"] = json!(70_000);
+    let (read, problems) = claim(raw_of(object), &interner());
+    let read = read.claim.unwrap().claim;
+    assert!(read.health_port.is_none() && read.grants.len() == 2);
+    assert!(lines(&problems)[0].contains("spec.healthCheckNodePort"), "{problems:?}");
+}
+
+#[test]
 fn the_traffic_policy_is_read_back_and_an_unknown_one_admits_nobody() {
     let read = |policy: Value| {
         let mut object = object();

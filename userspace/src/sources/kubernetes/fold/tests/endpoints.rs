@@ -3,6 +3,7 @@ use super::{Reading, defaults, interner, lines, raw};
 use crate::model::cluster::{ClassPolicy, EndpointState, ProbeKind};
 use crate::model::{Affinity, EventReason, SourceRanges, TrafficPolicy};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 const SLICE: &str = r#"
@@ -306,6 +307,24 @@ fn the_traffic_policy_of_a_service_is_read() {
     for spec in ["", "externalTrafficPolicy: Cluster", "externalTrafficPolicy: null"] {
         assert_eq!(read(spec), TrafficPolicy::Cluster, "{spec}");
     }
+}
+
+#[test]
+fn the_port_for_health_checks_of_a_service_is_read_where_pods_of_a_node_matter() {
+    let read = |spec: &str| {
+        let (service, problems) = service(raw(&load_balancer(spec, "")), &defaults(), &interner());
+        (service.load_balancer.unwrap().health_port.map_or(0, NonZeroU16::get), lines(&problems))
+    };
+    assert_eq!(read("externalTrafficPolicy: Local, healthCheckNodePort: 32100"), (32_100, vec![]));
+    for spec in [
+        "externalTrafficPolicy: Local",
+        "healthCheckNodePort: 32100",
+        "externalTrafficPolicy: Local, healthCheckNodePort: 0",
+    ] {
+        assert_eq!(read(spec), (0, vec![]), "{spec}");
+    }
+    let (none, told) = read("externalTrafficPolicy: Local, healthCheckNodePort: 70000");
+    assert!(none == 0 && told[0].contains("spec.healthCheckNodePort"), "{told:?}");
 }
 
 /// It is served all the same, as without them.
