@@ -18,7 +18,7 @@ pub(super) const EVERYTHING: &[&str] = &[
     "--set=defaultLoadBalancerClass=true,loadBalancerClasses={example.com/metallb}",
     "--set=namespace.create=true,networkPolicy.enabled=true",
     "--set=podMonitor.enabled=true,prometheusRule.enabled=true,grafana.dashboards.enabled=true",
-    "--set=formerRights=false,addresses.l2=true,agentGraceSeconds=20",
+    "--set=formerRights=false,addresses.l2=true,agentGraceSeconds=20,serveHealthCheckNodePorts=true",
     "--set=capabilities.sysAdmin=true,seccompProfile.type=Unconfined,seLinuxOptions.type=spc_t",
 ];
 

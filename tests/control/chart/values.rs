@@ -173,13 +173,15 @@ fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
         object(&objects, "ConfigMap", "vestibule")["data"]["vestibule.yaml"].as_str().unwrap().to_owned()
     };
     let without = file(&[]);
-    for unknown in ["l2", "agentGraceSeconds", "xdpDevices", "rebalance", "onIsolation", "nodeClients"] {
+    let unknown = ["l2", "agentGraceSeconds", "xdpDevices", "rebalance", "onIsolation", "nodeClients"];
+    for unknown in unknown.into_iter().chain(["serveHealthCheckNodePorts"]) {
         assert!(!without.contains(unknown), "{without}");
     }
     let with = file(&[
         "--set=addresses.l2=true,addresses.rebalanceAfter=never,addresses.onIsolation=Withdraw",
-        "--set=agentGraceSeconds=2",
+        "--set=agentGraceSeconds=2,serveHealthCheckNodePorts=true",
     ]);
+    assert!(with.contains("\nserveHealthCheckNodePorts: true\n"), "{with}");
     assert!(with.contains("\n  l2: true\n") && with.contains("\nagentGraceSeconds: 2\n"), "{with}");
     assert!(with.contains("\n  rebalanceAfter: never\n  onIsolation: Withdraw\n"), "{with}");
     for refused in [
@@ -187,6 +189,7 @@ fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
         "agentGraceSeconds=3601",
         "agentGraceSeconds=15s",
         "addresses.l2=1",
+        "serveHealthCheckNodePorts=1",
         "addresses.rebalanceAfter=10",
         "addresses.onIsolation=hold",
     ] {

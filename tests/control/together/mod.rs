@@ -20,6 +20,8 @@ mod chart;
 mod ingress;
 /// Source ranges of Services.
 mod source_ranges;
+/// Health checks of Services that nodes answer.
+mod health_checks;
 /// Nodes that share a segment.
 mod segment;
 /// Ten agents.

@@ -25,6 +25,7 @@ use crate::health::Prober;
 use crate::http_server::Access;
 use crate::metrics::{self, AgentMetrics, PerRoute};
 use crate::model::Change;
+use crate::outputs::health::HealthOutput;
 use crate::outputs::l2::L2Output;
 use crate::outputs::maps::{self, Choice, MapsOutput};
 use crate::outputs::{Pins, StartError, share_one_heap};
@@ -112,12 +113,14 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     let l2 = L2Output::start(pins.clone(), Some(options.identity.node.as_str().into()), segments)?;
     telemetry.show_vips(l2.asker());
     let (served, foreign) = (Some(l2.served()), l2.foreign());
+    let health = HealthOutput::start()?;
     let options_of_maps = maps::Options {
         pins: pins.clone(),
         unnamed: Choice::Routed,
         is_strict: false,
         served,
         foreign,
+        health: Some(health.sender()),
         swept,
     };
     let maps = MapsOutput::start(options_of_maps)?;
@@ -133,7 +136,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
         sources,
         chart: Some(source),
         prober: Some(Prober::start()),
-        orders: Orders::new(vec![Box::new(maps), Box::new(l2)]),
+        orders: Orders::new(vec![Box::new(maps), Box::new(l2), Box::new(health)]),
         role: Role::new(pins, Some(options.run.clone())),
         state: None,
         cause: Cause::default(),

@@ -66,6 +66,7 @@ fn node(options: &Options) -> Result<Node, NodeError> {
         is_strict: true,
         served,
         foreign,
+        health: None,
         swept,
     };
     let maps = MapsOutput::start(options)?;

@@ -7,6 +7,8 @@ mod error;
 pub(crate) mod maps;
 /// Answers to ARP and neighbour discovery, and announcements.
 pub(crate) mod l2;
+/// Ports at which the node says whether it leads to endpoints of a Service.
+pub(crate) mod health;
 /// An image of the maps in memory.
 #[cfg(test)]
 pub(crate) mod memory;

@@ -112,6 +112,9 @@ metallb:
 loadBalancerClasses: {{ toJson (.Values.loadBalancerClasses | default list) }}
 defaultLoadBalancerClass: {{ .Values.defaultLoadBalancerClass }}
 {{- end }}
+{{- if .Values.serveHealthCheckNodePorts }}
+serveHealthCheckNodePorts: true
+{{- end }}
 {{- with .Values.listeners }}
 listeners: {{- toYaml . | nindent 2 }}
 {{- end }}

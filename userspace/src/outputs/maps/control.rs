@@ -1,8 +1,7 @@
 //! What the kernel holds, and the writes that keep it in step with what is desired.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::mem::replace;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -27,7 +26,7 @@ use crate::dataplane::read;
 use crate::dataplane::table::TableError;
 use crate::model::{Desired, Problem};
 use crate::outputs::{Done, Drifted, Exception, Order, StartError};
-use crate::plan::{self, Applied, Change, Leading, Plan, plan};
+use crate::plan::{self, Applied, Change, Plan, plan};
 
 /// The kernel side and what is known about it.
 pub(super) struct Control {
@@ -340,9 +339,9 @@ impl Control {
         &self.hooks.tcx
     }
 
-    /// Returns which nodes lead to a backend, of the addresses where each leads only to its own.
-    pub(super) fn leading(&self) -> BTreeMap<IpAddr, Leading> {
-        self.applied.leading(&self.desired)
+    /// Returns what the maps hold, and what they should.
+    pub(super) fn held(&self) -> (&Applied, &Desired) {
+        (&self.applied, &self.desired)
     }
 
     /// Returns the names of the devices that have the program, joined by commas.

@@ -8,6 +8,7 @@ use super::egress::Egress;
 use crate::dataplane::load::{self, LoadError, Programs};
 use crate::dataplane::pin::{PinError, Pins};
 use crate::dataplane::swept::Swept;
+use crate::outputs::health::HealthSender;
 use crate::outputs::l2::{Foreign, ServedSender};
 use crate::outputs::{Order, StartError};
 use crate::plan;
@@ -25,6 +26,8 @@ pub(crate) struct Options {
     pub served: Option<ServedSender>,
     /// The addresses that other hosts have.
     pub foreign: Foreign,
+    /// Where to report to which endpoints on the node the maps lead; `None`: nobody asks.
+    pub health: Option<HealthSender>,
     /// Where to say what sweeps through all connections found.
     pub swept: Swept,
 }

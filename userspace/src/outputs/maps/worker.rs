@@ -129,18 +129,29 @@ impl Worker {
                 Prepared::new(&self.options, &order).and_then(|prepared| self.begin(prepared, order))
             }
         };
-        if let Some(served) = &self.options.served {
-            let (devices, leading) = match &self.stage {
-                Stage::Writing(control) => (Some(control.attached().clone()), control.leading()),
-                _ => Default::default(),
-            };
-            served.send(Served { number, is_whole: outcome.is_ok(), devices, leading });
-        }
+        self.report(number, outcome.is_ok());
         let (problems, exceptions, devices) = match &self.stage {
             Stage::Writing(control) => (control.problems(), control.exceptions(), control.devices()),
             _ => Default::default(),
         };
         self.say(Word::Holds(Held { number, outcome, problems, exceptions, devices }));
+    }
+
+    /// Tells other outputs what the maps lead to after an order.
+    fn report(&self, number: u64, is_whole: bool) {
+        let control = match &self.stage {
+            Stage::Writing(control) => Some(control),
+            _ => None,
+        };
+        let held = control.map(|control| control.held());
+        if let Some(served) = &self.options.served {
+            let devices = control.map(|control| control.attached().clone());
+            let leading = held.map(|(applied, desired)| applied.leading(desired)).unwrap_or_default();
+            served.send(Served { number, is_whole, devices, leading });
+        }
+        if let Some(health) = &self.options.health {
+            health.send(held.map(|(applied, desired)| applied.health(desired)).unwrap_or_default());
+        }
     }
 
     fn begin(&mut self, prepared: Prepared, order: Order) -> Result<Done, StartError> {
