@@ -1,4 +1,4 @@
-//! The thread that answers. It opens and closes ports as it is told what they are to say.
+//! The thread that answers. It opens and closes ports, and changes what they say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
@@ -72,7 +72,7 @@ impl Server {
         }
     }
 
-    /// Serves until it is told to end, or nobody asks any more.
+    /// Serves until the task to end, or until nobody asks any more.
     pub(super) async fn serve(mut self) {
         loop {
             let task = tokio::select! {

@@ -137,7 +137,7 @@ impl Worker {
         self.say(Word::Holds(Held { number, outcome, problems, exceptions, devices }));
     }
 
-    /// Tells other outputs what the maps lead to after an order.
+    /// Reports to other outputs what the maps lead to after an order.
     fn report(&self, number: u64, is_whole: bool) {
         let control = match &self.stage {
             Stage::Writing(control) => Some(control),

@@ -61,15 +61,12 @@ fn read(
     interner: &Interner,
 ) -> Option<Claim> {
     let unserved = spec.unserved();
-    let origin = spec.origin;
-    let kind = origins::kind(&origin.kind).ok_or_else(|| wrong("is no kind that claims", REMEDY));
-    let kind = found.check(field("spec.origin.kind"), &origin.kind, kind)?;
+    let kind = origins::kind(&spec.origin.kind).ok_or_else(|| wrong("is no kind that claims", REMEDY));
+    let kind = found.check(field("spec.origin.kind"), &spec.origin.kind, kind)?;
     let protocol = found.check(field("spec.protocol"), &spec.protocol, protocol(&spec.protocol))?;
-    // A port of a pool need not be one yet.
-    let port = match spec.port_pool {
-        Some(_) => value::port(spec.port.into()).unwrap_or_default(),
-        None => found.check(field("spec.port"), spec.port, value::port(spec.port.into()))?,
-    };
+    let port = port(&spec, &field, found)?;
+    let health_port = health_port(&spec, &field, found);
+    let origin = spec.origin;
     let server_name = spec
         .probe_server_name
         .and_then(|text| found.check(field("spec.probeServerName"), &text, value::server_name(&text)));
@@ -109,9 +106,6 @@ fn read(
     if is_refused {
         references = Arc::default();
     }
-    let health_port = spec
-        .health_check_node_port
-        .and_then(|port| found.check(field("spec.healthCheckNodePort"), port, value::port(port.into())));
     let backends = match kind {
         Kind::Gateway | Kind::ListenerSet => ClaimBackends::None,
         _ => ClaimBackends::Services { references, server_name },
@@ -136,8 +130,24 @@ fn read(
         source_ranges: ranges,
         affinity: affinity.unwrap_or_default(),
         traffic,
-        health_port: health_port.and_then(NonZeroU16::new),
+        health_port,
     })
+}
+
+/// A port of a pool need not be one yet.
+fn port(spec: &ClaimSpec, field: impl Fn(&str) -> String, found: &mut Findings) -> Option<u16> {
+    let port = value::port(spec.port.into());
+    match spec.port_pool {
+        Some(_) => Some(port.unwrap_or_default()),
+        None => found.check(field("spec.port"), spec.port, port),
+    }
+}
+
+/// Returns where the node says whether it leads to endpoints of the Service that claims.
+fn health_port(spec: &ClaimSpec, field: impl Fn(&str) -> String, found: &mut Findings) -> Option<NonZeroU16> {
+    let number = spec.health_check_node_port?;
+    let port = found.check(field("spec.healthCheckNodePort"), number, value::port(number.into()));
+    port.and_then(NonZeroU16::new)
 }
 
 /// The copy of a name that a grant has: most probes ask for a name that is granted.

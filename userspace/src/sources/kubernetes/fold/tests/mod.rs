@@ -4,6 +4,8 @@
 mod samples;
 /// Services and EndpointSlices.
 mod endpoints;
+/// What Services ask of the delivery of connections.
+mod delivery;
 /// Gateways, routes and what is wrong with them.
 mod gateways;
 /// Claims.
