@@ -31,23 +31,28 @@ fn lead(scene: &Scene, name: &str, node: &str, is_ready: bool) {
     scene.kubectl().apply(&slice.to_string()).unwrap();
 }
 
-/// The answer to a request at an address of the node, with status and body; `None`: nobody serves the port.
-fn ask(scene: &Scene, at: SocketAddr) -> Option<(String, Value)> {
+/// The answer to a request at an address of the node; `None`: nobody serves the port.
+fn ask(scene: &Scene, at: SocketAddr) -> Option<String> {
     let namespace = if at.ip().is_loopback() { &scene.namespace } else { &scene.outside };
-    let text = namespace.run(|| {
+    namespace.run(|| {
         let mut stream = TcpStream::connect_timeout(&at, Duration::from_millis(400)).ok()?;
         stream.set_read_timeout(Some(SOON)).ok()?;
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n").ok()?;
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
         Some(text)
-    })?;
+    })
+}
+
+/// The status and the body of an answer.
+fn parts(text: &str) -> (String, Value) {
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let weight =
-        head.lines().find_map(|line| line.strip_prefix("x-load-balancing-endpoint-weight: ")).unwrap();
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap();
+    let weight = lines.find_map(|line| line.strip_prefix("x-load-balancing-endpoint-weight: ")).unwrap();
     let body: Value = serde_json::from_str(body).unwrap();
     assert_eq!(body["localEndpoints"].to_string(), weight);
-    Some((head.split(' ').nth(1).unwrap().to_owned(), body))
+    (status.to_owned(), body)
 }
 
 /// Whether the port of a Service says this at the node's addresses of both families.
@@ -62,7 +67,7 @@ fn says(
         "serviceProxyHealthy": is_proxy_healthy});
     ["10.98.0.1", "::1"].iter().all(|address| {
         let at = SocketAddr::new(address.parse().unwrap(), port);
-        ask(scene, at) == Some((status.to_owned(), expected.clone()))
+        ask(scene, at).is_some_and(|text| parts(&text) == (status.to_owned(), expected.clone()))
     })
 }
 
