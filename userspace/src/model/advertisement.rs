@@ -63,6 +63,8 @@ pub struct AdvertisementSpec {
     pub node_selectors: Vec<LabelSelector>,
     /// `spec.interfaces`; none: all.
     pub interfaces: Vec<Arc<str>>,
+    /// `spec.preferredNodeSelectors`: a node has the sum of the weights of those that match it.
+    pub preferred: Vec<(u32, LabelSelector)>,
     /// It asks for what is not honoured, or cannot be read: it covers nothing.
     pub is_refused: bool,
 }

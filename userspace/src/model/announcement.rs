@@ -29,6 +29,17 @@ pub struct AnnouncementRule {
     pub nodes: Vec<Arc<str>>,
     /// The devices on which they do; empty: all that carry the programs.
     pub interfaces: Vec<Arc<str>>,
+    /// Which of them are preferred; the others have weight 0.
+    pub preferred: Vec<Preferred>,
+}
+
+/// Nodes that are preferred to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preferred {
+    /// The higher, the earlier they come.
+    pub weight: u32,
+    /// Their names.
+    pub nodes: Vec<Arc<str>>,
 }
 
 impl AnnouncementRule {
@@ -40,6 +51,13 @@ impl AnnouncementRule {
     /// Whether this member may announce what it covers.
     pub fn admits(&self, node: &str) -> bool {
         self.nodes.is_empty() || self.nodes.iter().any(|name| **name == *node)
+    }
+
+    /// Returns the weight of this member for what it covers: 0 for those that it does not admit.
+    pub fn weight(&self, node: &str) -> u32 {
+        let is_named = |preferred: &&Preferred| preferred.nodes.iter().any(|name| **name == *node);
+        let weights = self.preferred.iter().filter(is_named).map(|preferred| preferred.weight);
+        if self.admits(node) { weights.fold(0, u32::saturating_add) } else { 0 }
     }
 
     /// Whether what it covers is announced on the device of this name.
@@ -60,6 +78,7 @@ mod tests {
             addresses: vec![AddressRange { first, last }],
             nodes: vec!["a".into()],
             interfaces: vec!["eth0".into()],
+            preferred: Vec::new(),
         };
         let says = |rule: &AnnouncementRule, address: &str, node, device| {
             (rule.covers(address.parse().unwrap()), rule.admits(node), rule.is_for(device))
@@ -67,5 +86,21 @@ mod tests {
         assert_eq!(says(&all, "2001:db8::1", "x", "eth9"), (true, true, true));
         assert_eq!(says(&some, "192.0.2.9", "a", "eth0"), (true, true, true));
         assert_eq!(says(&some, "192.0.2.10", "b", "eth1"), (false, false, false));
+    }
+
+    #[test]
+    fn weights_of_a_node_add_up_and_one_that_is_not_admitted_has_none() {
+        let preferred = |weight, nodes: &[&str]| Preferred {
+            weight,
+            nodes: nodes.iter().map(|name| Arc::from(*name)).collect(),
+        };
+        let rule = AnnouncementRule {
+            nodes: vec!["a".into(), "b".into()],
+            preferred: vec![preferred(60, &["a", "c"]), preferred(50, &["a", "b"])],
+            ..AnnouncementRule::default()
+        };
+        assert_eq!(["a", "b", "c", "d"].map(|node| rule.weight(node)), [110, 50, 0, 0]);
+        let most = AnnouncementRule { preferred: vec![preferred(u32::MAX, &["a"]); 2], ..rule };
+        assert_eq!(most.weight("a"), u32::MAX);
     }
 }

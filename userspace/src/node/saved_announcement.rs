@@ -31,6 +31,7 @@ pub(super) fn read(folder: &Path) -> Result<Announcement, DiskError> {
 mod tests {
     use super::*;
     use crate::model::AnnouncementRule;
+    use crate::model::announcement::Preferred;
     use crate::model::cluster::AddressRange;
     use std::time::Duration;
 
@@ -47,6 +48,7 @@ mod tests {
             members: vec!["a".into()],
             rules: vec![AnnouncementRule {
                 addresses: vec![AddressRange { first, last }],
+                preferred: vec![Preferred { weight: 60, nodes: vec!["a".into()] }],
                 ..AnnouncementRule::default()
             }],
         };

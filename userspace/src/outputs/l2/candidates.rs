@@ -1,10 +1,11 @@
 //! Who may announce which address on which device, as the whole cluster decided. Pure.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::ownership::NodeId;
+use super::ownership::{Candidate, NodeId};
 use crate::model::digest;
 use crate::model::{Announcement, AnnouncementRule, Node};
 use crate::plan::Leading;
@@ -13,7 +14,7 @@ use crate::plan::Leading;
 const MOST: usize = 32;
 
 /// The candidates for each address, by device.
-pub(super) type Candidates = BTreeMap<u32, BTreeMap<IpAddr, Arc<[NodeId]>>>;
+pub(super) type Candidates = BTreeMap<u32, BTreeMap<IpAddr, Arc<[Candidate]>>>;
 
 /// Returns the number by which frames name a node.
 pub(super) fn node_id(name: &str) -> NodeId {
@@ -37,13 +38,17 @@ pub(super) fn candidates(
             |rule: &&AnnouncementRule| rule.is_for(&link.name) && (is_hosts || !rule.interfaces.is_empty());
         let rules: Vec<_> = announcement.rules.iter().filter(is_meant).collect();
         let is_one = |member: &&Arc<str>| rules.iter().any(|rule| rule.admits(member));
-        let all: Vec<&Arc<str>> = announcement.members.iter().filter(is_one).collect();
+        let mut all: Vec<&Arc<str>> = announcement.members.iter().filter(is_one).collect();
+        // Those that nothing prefers are left out first.
+        let highest = |member: &&Arc<str>| rules.iter().map(|rule| rule.weight(member)).max();
+        all.sort_by_cached_key(|member| (Reverse(highest(member)), Arc::clone(member)));
+        let mut some = all[..all.len().min(MOST)].to_vec();
+        some.sort();
         if all.len() > MOST {
             crowded.insert(*device);
         }
-        let some = &all[..all.len().min(MOST)];
         // Most addresses are covered by the same rules.
-        let mut known: BTreeMap<Vec<usize>, Arc<[NodeId]>> = BTreeMap::new();
+        let mut known: BTreeMap<Vec<usize>, Arc<[Candidate]>> = BTreeMap::new();
         let mut on_device = BTreeMap::new();
         for address in addresses {
             let covering: Vec<usize> =
@@ -52,7 +57,13 @@ pub(super) fn candidates(
                 continue;
             }
             let admits = |member: &&&Arc<str>| covering.iter().any(|number| rules[*number].admits(member));
-            let these = || some.iter().filter(admits).map(|member| node_id(member)).collect();
+            let preference = |member: &str| {
+                let weights = covering.iter().map(|number| rules[*number].weight(member));
+                weights.fold(0, u32::saturating_add)
+            };
+            let candidate =
+                |member: &&Arc<str>| Candidate { node: node_id(member), preference: preference(member) };
+            let these = || some.iter().filter(admits).map(candidate).collect();
             let these = known.entry(covering.clone()).or_insert_with(these);
             on_device.insert(*address, Arc::clone(these));
         }
@@ -71,11 +82,11 @@ pub(super) fn limit(candidates: &mut Candidates, leading: &BTreeMap<IpAddr, Lead
         let Some(Leading { here, others, is_unknown }) = leading.get(address) else { continue };
         let others: Vec<NodeId> =
             others.iter().map(|name| *known.entry(name).or_insert_with(|| node_id(name))).collect();
-        let leads = |node: &NodeId| match *node == own {
+        let leads = |Candidate { node, .. }: &Candidate| match *node == own {
             true => *here,
             false => *is_unknown || others.contains(node),
         };
-        let some: Arc<[NodeId]> = nodes.iter().copied().filter(leads).collect();
+        let some: Arc<[Candidate]> = nodes.iter().copied().filter(leads).collect();
         if !some.is_empty() {
             *nodes = some;
         }
@@ -87,7 +98,7 @@ pub(super) fn spare(candidates: &mut Candidates, here: &BTreeSet<(u32, IpAddr)>,
     for (device, addresses) in candidates {
         let new = addresses.iter_mut().filter(|(address, _)| !here.contains(&(*device, **address)));
         for (_, nodes) in new {
-            let others: Arc<[NodeId]> = nodes.iter().copied().filter(|node| *node != own).collect();
+            let others: Arc<[Candidate]> = nodes.iter().copied().filter(|other| other.node != own).collect();
             if !others.is_empty() {
                 *nodes = others;
             }
@@ -110,6 +121,7 @@ fn is_of_pods(device: u32, node: &Node) -> bool {
 mod tests {
     use super::*;
     use crate::model::Link;
+    use crate::model::announcement::Preferred;
     use crate::model::pool::AddressRange;
     use std::time::Duration;
 
@@ -132,13 +144,17 @@ mod tests {
     fn found(announcement: &Announcement, addresses: &[&str]) -> BTreeMap<(u32, String), Vec<NodeId>> {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let (found, _) = candidates(announcement, &addresses, &[2, 3, 4, 9].into(), &node());
-        let on = |(device, addresses): (u32, BTreeMap<IpAddr, Arc<[NodeId]>>)| {
-            let one = move |(address, nodes): (IpAddr, Arc<[NodeId]>)| {
-                ((device, address.to_string()), nodes.to_vec())
+        let on = |(device, addresses): (u32, BTreeMap<IpAddr, Arc<[Candidate]>>)| {
+            let one = move |(address, nodes): (IpAddr, Arc<[Candidate]>)| {
+                ((device, address.to_string()), nodes_of(&nodes))
             };
             addresses.into_iter().map(one)
         };
         found.into_iter().flat_map(on).collect()
+    }
+
+    fn nodes_of(candidates: &[Candidate]) -> Vec<NodeId> {
+        candidates.iter().map(|candidate| candidate.node).collect()
     }
 
     fn ids(names: &[&str]) -> Vec<NodeId> {
@@ -199,6 +215,7 @@ mod tests {
             addresses,
             nodes: vec![node.into()],
             interfaces: vec![device.into()],
+            preferred: Vec::new(),
         };
         let low = range("192.0.2.1", "192.0.2.9");
         let all = announcement(
@@ -217,6 +234,37 @@ mod tests {
             ((3, "192.0.2.5".to_owned()), vec![]),
         ];
         assert_eq!(found(&all, &["192.0.2.1", "192.0.2.5", "192.0.2.10"]), expected.into());
+    }
+
+    /// The others do not know what is not about them.
+    #[test]
+    fn weights_of_rules_that_cover_an_address_on_the_device_add_up() {
+        let rule = |address: &str, nodes: &[&str], device: &str, weights: &[(u32, &str)]| AnnouncementRule {
+            addresses: vec![range(address, address)],
+            nodes: nodes.iter().map(|name| Arc::from(*name)).collect(),
+            interfaces: vec![device.into()],
+            preferred: weights
+                .iter()
+                .map(|(weight, node)| Preferred { weight: *weight, nodes: vec![(*node).into()] })
+                .collect(),
+        };
+        let all = announcement(
+            3,
+            vec![
+                rule("192.0.2.1", &[], "eth0", &[(70, "node00"), (20, "node01")]),
+                rule("192.0.2.1", &["node01"], "eth0", &[(60, "node01"), (100, "node02")]),
+                rule("192.0.2.1", &[], "eth1", &[(100, "node02")]),
+                rule("192.0.2.2", &[], "eth0", &[(100, "node02")]),
+            ],
+        );
+        let address = "192.0.2.1".parse().unwrap();
+        let (found, _) = candidates(&all, &[address].into(), &[2].into(), &node());
+        let mut weights: Vec<_> = found[&2][&address].iter().map(|one| (one.node, one.preference)).collect();
+        weights.sort();
+        let mut expected =
+            [("node00", 70), ("node01", 80), ("node02", 0)].map(|(name, weight)| (node_id(name), weight));
+        expected.sort();
+        assert_eq!(weights, expected);
     }
 
     #[test]
@@ -243,8 +291,8 @@ mod tests {
             found.clone_from(&all);
             limit(&mut found, &leading, node_id("node01"));
             for device in [2, 3] {
-                assert_eq!(*found[&device][&addresses[0]], *ids(expected), "{leading:?}");
-                assert_eq!(*found[&device][&addresses[1]], *ids(&["node00", "node01"]));
+                assert_eq!(nodes_of(&found[&device][&addresses[0]]), ids(expected), "{leading:?}");
+                assert_eq!(nodes_of(&found[&device][&addresses[1]]), ids(&["node00", "node01"]));
             }
         }
     }
@@ -256,12 +304,12 @@ mod tests {
         let addresses = ["192.0.2.7", "192.0.2.8"].map(|text| text.parse().unwrap());
         let (mut found, _) = candidates(&both, &addresses.into(), &[2].into(), &node());
         spare(&mut found, &[(2, addresses[0])].into(), node_id("node01"));
-        assert_eq!(*found[&2][&addresses[0]], *ids(&["node00", "node01"]));
-        assert_eq!(*found[&2][&addresses[1]], *ids(&["node00"]));
+        assert_eq!(nodes_of(&found[&2][&addresses[0]]), ids(&["node00", "node01"]));
+        assert_eq!(nodes_of(&found[&2][&addresses[1]]), ids(&["node00"]));
         let only = announcement(1, vec![AnnouncementRule::default()]);
         let (mut found, _) = candidates(&only, &addresses.into(), &[2].into(), &node());
         spare(&mut found, &BTreeSet::new(), node_id("node00"));
-        assert_eq!(*found[&2][&addresses[1]], *ids(&["node00"]), "nobody else may");
+        assert_eq!(nodes_of(&found[&2][&addresses[1]]), ids(&["node00"]), "nobody else may");
     }
 
     #[test]
@@ -271,6 +319,16 @@ mod tests {
             candidates(&many, &["192.0.2.7".parse().unwrap()].into(), &[2].into(), &node());
         assert_eq!((found[&2].values().next().unwrap().len(), crowded), (MOST, [2].into()));
         let few = announcement(32, vec![AnnouncementRule::default()]);
+        // What is preferred is among them, whatever its name.
+        let rule = AnnouncementRule {
+            preferred: vec![Preferred { weight: 1, nodes: vec!["node32".into()] }],
+            ..AnnouncementRule::default()
+        };
+        let addresses = ["192.0.2.7".parse().unwrap()].into();
+        let (found, _) = candidates(&announcement(33, vec![rule]), &addresses, &[2].into(), &node());
+        let candidates_of = &found[&2][addresses.first().unwrap()];
+        let preferred = Candidate { node: node_id("node32"), preference: 1 };
+        assert!(candidates_of.len() == MOST && candidates_of.contains(&preferred), "{candidates_of:?}");
         let (_, crowded) = candidates(&few, &["192.0.2.7".parse().unwrap()].into(), &[2].into(), &node());
         assert!(crowded.is_empty());
     }

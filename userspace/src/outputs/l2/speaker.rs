@@ -11,7 +11,9 @@ use common::maps::settings::CookieKey;
 use common::wire::heartbeat::{self, Bid, Heartbeat};
 use common::wire::{arp, ndp};
 
-use super::ownership::{Action, Answer, Frame, Known, Member, NodeId, Previous, Rules, Segment, Standing};
+use super::ownership::{
+    Action, Answer, Candidate, Frame, Known, Member, NodeId, Previous, Rules, Segment, Standing,
+};
 use super::parts::{Assembly, Part, cut};
 use super::reception::{Cut, Reception};
 use crate::model::Link;
@@ -53,7 +55,7 @@ pub(super) struct Speaker {
     /// The most bids of a frame.
     entries: usize,
     /// Who may announce what.
-    wanted: BTreeMap<IpAddr, Arc<[NodeId]>>,
+    wanted: BTreeMap<IpAddr, Arc<[Candidate]>>,
     /// The addresses that no other node may announce.
     only: BTreeSet<IpAddr>,
     /// Another device of this node announces on this segment.
@@ -99,7 +101,7 @@ impl Speaker {
     }
 
     /// Follows the cluster: who may announce what, and its rules.
-    pub(super) fn allow(&mut self, wanted: BTreeMap<IpAddr, Arc<[NodeId]>>, rules: Rules, now: Instant) {
+    pub(super) fn allow(&mut self, wanted: BTreeMap<IpAddr, Arc<[Candidate]>>, rules: Rules, now: Instant) {
         self.entry.grace_ns = rules.grace.as_nanos() as u64;
         self.ownership.follow(rules);
         self.wanted = wanted;
@@ -121,10 +123,11 @@ impl Speaker {
     fn compete(&mut self, now: Instant) {
         let (own, mut wanted) = (self.entry.node, self.wanted.clone());
         if self.is_silent {
-            let others = |nodes: &Arc<[NodeId]>| nodes.iter().copied().filter(|node| *node != own).collect();
+            let others =
+                |nodes: &Arc<[Candidate]>| nodes.iter().copied().filter(|other| other.node != own).collect();
             wanted.values_mut().for_each(|nodes| *nodes = others(nodes));
         }
-        let only = wanted.iter().filter(|(_, nodes)| ***nodes == [own]);
+        let only = wanted.iter().filter(|(_, nodes)| matches!(nodes[..], [only] if only.node == own));
         self.only = only.map(|(address, _)| *address).collect();
         self.ownership.candidates(wanted, now);
     }
@@ -386,6 +389,11 @@ mod tests {
         Keys { keys: [CookieKey { k0, k1: 1 }, CookieKey { k0, k1: 2 }], signs: 1 }
     }
 
+    /// The address, and who may announce it.
+    fn of(nodes: &[NodeId]) -> BTreeMap<IpAddr, Arc<[Candidate]>> {
+        [(VIP, nodes.iter().copied().map(Candidate::from).collect())].into()
+    }
+
     fn speaker(own: NodeId, link: [u8; 6], k0: u64, now: Instant) -> Speaker {
         let entry = Entry { node: own, boot: own * 100, ..Entry::default() };
         let ownership = Segment::new(own, RULES, own, 1, now);
@@ -393,7 +401,7 @@ mod tests {
         let mut this = Speaker::new("no device", entry, ownership, now);
         let device = Link { name: "no device".into(), mtu: 1500, has_carrier: true, ..Link::default() };
         this.follow(&device, link, Vec::new(), &keys(k0));
-        this.allow([(VIP, [OWN, OTHER].into())].into(), RULES, now);
+        this.allow(of(&[OWN, OTHER]), RULES, now);
         this
     }
 
@@ -484,7 +492,7 @@ mod tests {
         // Its device has another one now, and it may announce nothing.
         let device = Link { mtu: 1500, has_carrier: true, ..Link::default() };
         this.follow(&device, OTHER_LINK, Vec::new(), &keys(5));
-        this.allow([(VIP, [OTHER].into())].into(), RULES, now);
+        this.allow(of(&[OTHER]), RULES, now);
         let later = now + Duration::from_millis(100);
         assert_eq!(asker(&sent(&mut this, later)), [heartbeat::asker(OTHER_LINK, true)]);
         let mut steps = Vec::new();
@@ -584,7 +592,7 @@ mod tests {
             let start = Instant::now();
             let mut this = speaker(OWN, LINK, 5, start);
             this.ownership.adopt(VIP, 3, start);
-            this.allow([(VIP, nodes.clone().into())].into(), RULES, start);
+            this.allow(of(&nodes), RULES, start);
             let device = Link { name: "no device".into(), mtu: 1500, has_carrier, ..Link::default() };
             this.follow(&device, LINK, routers.clone(), &keys(5));
             this.claimed(router.0, [6; 6], start);
@@ -595,7 +603,7 @@ mod tests {
             let mut this = speaker(OWN, LINK, 5, start);
             this.ownership.adopt(VIP, 3, start);
             let holds = Rules { withdraws: false, ..RULES };
-            this.allow([(VIP, nodes.into())].into(), holds, start);
+            this.allow(of(&nodes), holds, start);
             this.follow(&device, LINK, routers, &keys(5));
             this.claimed(router.0, [6; 6], start);
             let steps = turn(&mut this, start);

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use super::candidates::Candidates;
 use super::kernel::key;
-use super::ownership::{Known, Member, NodeId, Rules, Segment, Standing};
+use super::ownership::{Candidate, Known, Member, NodeId, Rules, Segment, Standing};
 use super::previous::PreviousOwners;
 use super::speaker::{Keys, Speaker, Step};
 use super::stamps::Stamps;
@@ -118,8 +118,9 @@ fn follow(
 ) -> (Steps, Option<String>) {
     let Allowed { mut candidates, rules, keys, network } = allowed;
     // Who was a candidate goes on answering heartbeats: connections may be open here, which the new owners pass on to this node.
-    let is_own =
-        |addresses: &BTreeMap<IpAddr, Arc<[NodeId]>>| addresses.values().any(|nodes| nodes.contains(&own));
+    let is_own = |addresses: &BTreeMap<IpAddr, Arc<[Candidate]>>| {
+        addresses.values().any(|nodes| nodes.iter().any(|candidate| candidate.node == own))
+    };
     candidates.retain(|device, addresses| on.contains_key(device) || is_own(addresses));
     let (mut steps, mut failed) = (Vec::new(), None);
     for (device, mut speaker) in on.extract_if(.., |device, _| !candidates.contains_key(device)) {
@@ -417,7 +418,8 @@ mod tests {
             (*device, Link { name, link_address, has_carrier: true, ..Link::default() })
         };
         let network = Node { links: [2, 3, 4].iter().map(link).collect(), ..Node::default() };
-        let candidate = |device: &u32| (*device, [(VIP, nodes.into())].into());
+        let nodes: Arc<[Candidate]> = nodes.iter().copied().map(Candidate::from).collect();
+        let candidate = |device: &u32| (*device, [(VIP, Arc::clone(&nodes))].into());
         let candidates = devices.iter().map(candidate).collect();
         let keys = Keys { keys: Default::default(), signs: 0 };
         let refused = |what: &'static str| match refuses == what {

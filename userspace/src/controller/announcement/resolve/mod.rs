@@ -3,11 +3,11 @@
 //! In the object, an empty list means all. So nothing that selects nothing makes a rule: it would cover everything.
 
 use crate::model::advertisement::AdvertisementSpec;
-use crate::model::cluster::{AddressRange, PoolSpec, PoolsClosed};
+use crate::model::cluster::{AddressRange, LabelSelector, PoolSpec, PoolsClosed};
 use crate::model::{Cluster, Kind, ObjectRef, Problem};
 use crate::sources::kubernetes::Source;
 use crate::sources::kubernetes::api::announcement::{
-    AnnouncementRule, AnnouncementSpec, OnIsolation, seconds, text,
+    AnnouncementRule, AnnouncementSpec, OnIsolation, Preferred, seconds, text,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -54,7 +54,8 @@ pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementS
     let unranged = Unranged::of(basis);
     if policy.announcing.own_ranges {
         let addresses = policy.ranges.iter().copied().chain(unranged.own()).collect();
-        let rule = Rule { addresses, nodes: members.able.iter().collect(), interfaces: &[] };
+        let nodes = members.able.iter().collect();
+        let rule = Rule { addresses, nodes, interfaces: &[], weights: BTreeMap::new() };
         spec.rules.extend(members.write(rule, OWN_RANGES.to_owned()));
     }
     match basis.advertised() {
@@ -106,6 +107,8 @@ struct Rule<'a> {
     nodes: BTreeSet<&'a Arc<str>>,
     /// None: all.
     interfaces: &'a [Arc<str>],
+    /// Nodes that are preferred, by weight.
+    weights: BTreeMap<u32, Vec<&'a Arc<str>>>,
 }
 
 impl Members {
@@ -119,7 +122,7 @@ impl Members {
 
     /// Returns a rule as the object has it, where empty means all; `None`: it is about nothing.
     fn write(&self, rule: Rule<'_>, origin: String) -> Option<AnnouncementRule> {
-        let Rule { addresses, nodes, interfaces } = rule;
+        let Rule { addresses, nodes, interfaces, weights } = rule;
         if addresses.is_empty() || nodes.is_empty() {
             return None;
         }
@@ -130,7 +133,11 @@ impl Members {
             false => nodes.iter().map(ToString::to_string).collect(),
         };
         let interfaces = interfaces.iter().map(ToString::to_string).collect();
-        Some(AnnouncementRule { addresses: texts, nodes, interfaces, origin })
+        let preferred = weights.into_iter().rev().map(|(weight, nodes)| Preferred {
+            weight,
+            nodes: nodes.into_iter().map(ToString::to_string).collect(),
+        });
+        Some(AnnouncementRule { addresses: texts, nodes, interfaces, preferred: preferred.collect(), origin })
     }
 
     /// Returns a rule that was written before, without nodes that are gone or must not announce any more; `None`: it is about nothing, or
@@ -144,11 +151,15 @@ impl Members {
         if nodes.is_empty() {
             return None;
         }
+        let mut preferred = rule.preferred.clone();
+        let stays = |name: &String| nodes.iter().any(|node| ***node == **name);
+        preferred.iter_mut().for_each(|preferred| preferred.nodes.retain(stays));
+        preferred.retain(|preferred| !preferred.nodes.is_empty());
         let nodes = match nodes.len() == self.all.len() {
             true => Vec::new(),
             false => nodes.iter().map(ToString::to_string).collect(),
         };
-        Some(AnnouncementRule { nodes, ..rule.clone() })
+        Some(AnnouncementRule { nodes, preferred, ..rule.clone() })
     }
 }
 
@@ -289,7 +300,28 @@ impl<'a> Basis<'a> {
         if advertisement.is_refused {
             addresses.clear();
         }
-        Rule { addresses, nodes: members.able.iter().filter(is_selected).collect(), interfaces }
+        let nodes: BTreeSet<&Arc<str>> = members.able.iter().filter(is_selected).collect();
+        let weights = self.weights(advertisement, &nodes);
+        Rule { addresses, nodes, interfaces, weights }
+    }
+
+    /// Which of an L2Advertisement's own nodes it prefers, by the sum of the weights that select them.
+    fn weights<'m>(
+        &self,
+        advertisement: &AdvertisementSpec,
+        nodes: &BTreeSet<&'m Arc<str>>,
+    ) -> BTreeMap<u32, Vec<&'m Arc<str>>> {
+        let labels = &self.cluster.announcing.nodes;
+        let mut weights: BTreeMap<u32, Vec<&Arc<str>>> = BTreeMap::new();
+        for node in nodes {
+            let is_its = |(_, selector): &&(u32, LabelSelector)| selector.matches(&labels[*node].labels);
+            let its = advertisement.preferred.iter().filter(is_its).map(|(weight, _)| *weight);
+            match its.fold(0, u32::saturating_add) {
+                0 => {}
+                weight => weights.entry(weight).or_default().push(node),
+            }
+        }
+        weights
     }
 }
 

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::precedence::{DOUBTS, claim_order, digest};
+use super::precedence::{Candidate, DOUBTS, claim_order, digest};
 use super::{AGAIN, NodeId};
 use crate::outputs::l2::why::Why;
 
@@ -54,10 +54,12 @@ pub(super) struct Turnover {
 #[derive(Debug, Default)]
 struct Entry {
     /// Empty: not served here.
-    candidates: Arc<[NodeId]>,
+    candidates: Arc<[Candidate]>,
     /// Since when there have been candidates, and those that came later.
     since: Option<Instant>,
     later: Vec<(NodeId, Instant)>,
+    /// Since when they have been preferred as they are; `None`: since they are candidates.
+    ranked: Option<Instant>,
     is_candidate: bool,
     /// The tables of others contain it with these epochs.
     claims: Vec<(NodeId, u64)>,
@@ -96,18 +98,31 @@ impl Held {
     }
 }
 
+fn find(candidates: &[Candidate], node: NodeId) -> Option<&Candidate> {
+    candidates.iter().find(|candidate| candidate.node == node)
+}
+
 impl Entry {
+    fn candidate(&self, node: NodeId) -> Option<&Candidate> {
+        find(&self.candidates, node)
+    }
+
     /// Follows who the candidates are. Returns whether they are others.
-    fn follow(&mut self, candidates: Arc<[NodeId]>, now: Instant) -> bool {
+    fn follow(&mut self, candidates: Arc<[Candidate]>, now: Instant) -> bool {
         if self.candidates == candidates {
             return false;
         }
         if self.candidates.is_empty() {
-            (self.since, self.later) = (Some(now), Vec::new());
+            (self.since, self.later, self.ranked) = (Some(now), Vec::new(), None);
         } else {
-            self.later.retain(|(node, _)| candidates.contains(node));
-            let new = candidates.iter().filter(|node| !self.candidates.contains(node));
-            self.later.extend(new.map(|node| (*node, now)));
+            self.later.retain(|(node, _)| find(&candidates, *node).is_some());
+            let before = &self.candidates;
+            let new = candidates.iter().filter(|new| find(before, new.node).is_none());
+            self.later.extend(new.map(|new| (new.node, now)));
+            let is_other = |is: &Candidate| find(before, is.node).is_some_and(|was| was != is);
+            if candidates.iter().any(is_other) {
+                self.ranked = Some(now);
+            }
         }
         self.candidates = candidates;
         true
@@ -119,11 +134,11 @@ impl Addresses {
     /// candidates.
     pub(super) fn want(
         &mut self,
-        wanted: BTreeMap<IpAddr, Arc<[NodeId]>>,
+        wanted: BTreeMap<IpAddr, Arc<[Candidate]>>,
         own: NodeId,
         now: Instant,
     ) -> (Vec<IpAddr>, bool) {
-        let is_lost = |address: &IpAddr| !wanted.get(address).is_some_and(|nodes| nodes.contains(&own));
+        let is_lost = |address: &IpAddr| wanted.get(address).is_none_or(|nodes| find(nodes, own).is_none());
         let before = self.entries.iter().filter(|(_, entry)| entry.is_candidate).map(|(address, _)| *address);
         let lost: BTreeSet<IpAddr> = before.chain(self.held.keys().copied()).filter(is_lost).collect();
         let unwanted: Vec<IpAddr> =
@@ -139,7 +154,7 @@ impl Addresses {
         self.concerned = 0;
         for (address, candidates) in wanted {
             let entry = self.entries.entry(address).or_default();
-            entry.is_candidate = candidates.contains(&own);
+            entry.is_candidate = find(&candidates, own).is_some();
             is_changed |= entry.follow(candidates, now);
             self.concerned += usize::from(entry.is_candidate);
         }
@@ -169,15 +184,20 @@ impl Addresses {
         self.entries.get(address).is_some_and(|entry| entry.is_candidate)
     }
 
-    pub(super) fn candidates(&self, address: &IpAddr) -> &[NodeId] {
+    pub(super) fn candidates(&self, address: &IpAddr) -> &[Candidate] {
         self.entries.get(address).map_or(&[], |entry| &entry.candidates)
     }
 
-    /// Returns since when a node has been a candidate; `None`: it is none.
+    /// Returns a node as a candidate; `None`: it is none.
+    pub(super) fn candidate(&self, address: &IpAddr, node: NodeId) -> Option<&Candidate> {
+        self.entries.get(address)?.candidate(node)
+    }
+
+    /// Returns since when a node has been a candidate and the preference of none has changed; `None`: it is no candidate.
     pub(super) fn candidate_since(&self, address: &IpAddr, node: NodeId) -> Option<Instant> {
-        let entry = self.entries.get(address).filter(|entry| entry.candidates.contains(&node))?;
+        let entry = self.entries.get(address).filter(|entry| entry.candidate(node).is_some())?;
         let later = entry.later.iter().find(|(candidate, _)| *candidate == node).map(|(_, since)| *since);
-        later.or(entry.since)
+        later.or(entry.since).max(entry.ranked)
     }
 
     /// Returns all addresses of which something is known.

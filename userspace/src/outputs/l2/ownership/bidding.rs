@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use common::maps::segment::TAKEN_NS;
 
 use super::addresses::{Held, HeldSince};
-use super::precedence::weight;
 use super::{BEAT, FRESH, NodeId, PROBE, SETTLE, Segment, TURN};
 use crate::outputs::l2::why::Why;
 
@@ -241,14 +240,9 @@ impl Segment {
         }
         let Some(pursuit) = self.pursuits.all.get_mut(address) else { return Step::Drop };
         let by = if let Cause::Released { by } = pursuit.cause { Some(by) } else { None };
-        let own = weight(address, self.own);
-        let candidates = self.addresses.candidates(address);
-        let is_first = |other: &&Living| {
-            other.has_agent
-                && Some(other.node) != by
-                && weight(address, other.node) > own
-                && candidates.contains(&other.node)
-        };
+        let rank = |node| self.addresses.candidate(address, node).map(|candidate| candidate.rank(address));
+        let own = rank(self.own);
+        let is_first = |other: &&Living| other.has_agent && Some(other.node) != by && rank(other.node) > own;
         let before = u32::try_from(living.iter().filter(is_first).count()).unwrap_or(u32::MAX);
         // What this node left to one that does not take it, it takes back after the turn of that one.
         let before = if by == Some(self.own) { before.min(1) } else { before };

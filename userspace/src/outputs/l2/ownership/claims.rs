@@ -88,7 +88,8 @@ impl Segment {
             return;
         }
         let own = self.own;
-        let is_others = |address: &IpAddr| self.addresses.candidates(address).iter().any(|node| *node != own);
+        let is_others =
+            |address: &IpAddr| self.addresses.candidates(address).iter().any(|other| other.node != own);
         let held = self.addresses.held().map(|(address, _)| address);
         let shared: Vec<IpAddr> = held.filter(is_others).collect();
         for address in shared {

@@ -42,6 +42,7 @@ use outgoing::Outgoing;
 use peers::Peer;
 
 use super::why::Why;
+pub(in crate::outputs::l2) use precedence::Candidate;
 
 /// A member of the cluster, as frames name it.
 pub(in crate::outputs::l2) type NodeId = u64;
@@ -250,13 +251,14 @@ impl Segment {
     /// For each address that is served here, which nodes may announce it on this segment (the own one included or not).
     pub(in crate::outputs::l2) fn candidates(
         &mut self,
-        wanted: BTreeMap<IpAddr, Arc<[NodeId]>>,
+        wanted: BTreeMap<IpAddr, Arc<[Candidate]>>,
         now: Instant,
     ) {
         if self.is_released {
             return;
         }
-        let nodes: BTreeSet<NodeId> = wanted.values().flat_map(|nodes| nodes.iter().copied()).collect();
+        let nodes: BTreeSet<NodeId> =
+            wanted.values().flat_map(|nodes| nodes.iter().map(|candidate| candidate.node)).collect();
         let since = |node: &NodeId| self.members.get(node).copied().unwrap_or(now);
         self.members = nodes.into_iter().map(|node| (node, since(&node))).collect();
         let own = self.own;

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use super::bidding::Cause;
 use super::peers::Silence;
-use super::precedence::weight;
 use super::{NodeId, Segment};
 use crate::outputs::l2::why::Why;
 
@@ -152,8 +151,9 @@ impl Segment {
                 Some(_) => self.own,
                 None => self.holder(&address)?.0,
             };
-            let living = self.addresses.candidates(&address).iter().filter(|node| since(node).is_some());
-            let preferred = *living.max_by_key(|node| weight(&address, **node))?;
+            let all = self.addresses.candidates(&address).iter();
+            let living = all.filter(|candidate| since(&candidate.node).is_some());
+            let preferred = living.max_by_key(|candidate| candidate.rank(&address))?.node;
             let steady = since(&preferred).filter(|_| preferred != owner && since(&owner).is_some())?;
             let from = steady.max(self.addresses.candidate_since(&address, preferred)?) + after;
             let offer = self.moves.offered.get(&address).filter(|offer| offer.is_to(preferred, steady));

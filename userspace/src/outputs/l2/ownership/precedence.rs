@@ -16,13 +16,38 @@ fn bits(address: &IpAddr) -> u64 {
     mix((whole >> 64) as u64 ^ mix(whole as u64))
 }
 
-/// Returns the weight of a node for an address (rendezvous hashing): the candidate with the highest comes first. It is the same
-/// whichever other candidates there are.
+/// Returns the weight of a node for an address (rendezvous hashing): of candidates that are preferred alike, the one with the highest comes
+/// first. It is the same whichever other candidates there are.
 pub(super) fn weight(address: &IpAddr, node: NodeId) -> (u64, NodeId) {
     (mix(bits(address) ^ mix(node)), node)
 }
 
-/// Returns by what the highest claim is found.
+/// A node that may announce an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::outputs::l2) struct Candidate {
+    pub(in crate::outputs::l2) node: NodeId,
+    /// One with a higher one comes before it, and so bids before it, and is left the address. Between two that have bid,
+    /// [`claim_order`] decides: they may not know the same of preferences.
+    pub(in crate::outputs::l2) preference: u32,
+}
+
+impl From<NodeId> for Candidate {
+    /// One that is preferred to none.
+    fn from(node: NodeId) -> Self {
+        Self { node, preference: 0 }
+    }
+}
+
+impl Candidate {
+    /// Returns by what the first candidate for an address is found: the highest comes first.
+    pub(super) fn rank(&self, address: &IpAddr) -> (u32, (u64, NodeId)) {
+        (self.preference, weight(address, self.node))
+    }
+}
+
+/// Returns by what the highest claim is found. It follows from the claims alone: two nodes that know other candidates, or of other releases,
+/// find the same.
+
 pub(super) fn claim_order(address: &IpAddr, node: NodeId, epoch: u64) -> (u64, (u64, NodeId)) {
     (epoch, weight(address, node))
 }

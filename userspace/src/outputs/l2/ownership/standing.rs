@@ -67,7 +67,7 @@ impl Segment {
         Some(match self.pursuits.of(address)?.0 {
             Cause::Free => Why::Free,
             Cause::Released { by } if by == self.own => Why::TakenBack,
-            Cause::Released { by } if self.addresses.candidates(address).contains(&by) => Why::HandedOver,
+            Cause::Released { by } if self.addresses.candidate(address, by).is_some() => Why::HandedOver,
             Cause::Released { .. } => Why::Released,
             Cause::Void { by_gate: true, .. } => Why::AgentDead,
             Cause::Void { by_gate: false, .. } => Why::OwnerSilent,

@@ -1,5 +1,6 @@
 //! `Announcement`: what a cluster announces to the hosts of its segments, and who. The CRD in `deploy/` is generated from these types.
 
+use crate::model::announcement::Preferred as Weighted;
 use crate::model::cluster::AddressRange;
 use crate::model::pool::InvalidRange;
 use crate::model::{Announcement as Model, AnnouncementRule as Rule};
@@ -74,9 +75,23 @@ pub struct AnnouncementRule {
     /// Names of the devices on which they do; empty: all that carry the programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
+    /// Which of the members are preferred: for an address, the weights of a node are summed over all rules that cover it on the device and admit
+    /// the node; the candidate with the highest sum comes first. Those that are not named have weight 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preferred: Vec<Preferred>,
     /// What says so, for people: `addresses.l2` of the chart, or `L2Advertisement namespace/name`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub origin: String,
+}
+
+/// Members that are preferred to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Preferred {
+    /// The higher, the earlier they come.
+    pub weight: u32,
+    /// Their names.
+    pub nodes: Vec<String>,
 }
 
 impl Announcement {
@@ -90,10 +105,12 @@ impl AnnouncementSpec {
     /// Returns what the object says of this.
     pub fn of(announcement: &Model) -> Self {
         let texts = |names: &[Arc<str>]| names.iter().map(|name| name.to_string()).collect();
+        let preferred = |one: &Weighted| Preferred { weight: one.weight, nodes: texts(&one.nodes) };
         let rule = |rule: &Rule| AnnouncementRule {
             addresses: rule.addresses.iter().map(text).collect(),
             nodes: texts(&rule.nodes),
             interfaces: texts(&rule.interfaces),
+            preferred: rule.preferred.iter().map(preferred).collect(),
             origin: String::new(),
         };
         Self {
@@ -112,6 +129,7 @@ impl AnnouncementSpec {
             ("spec.agentGraceSeconds".to_owned(), format!("{} is no time", self.agent_grace_seconds))
         })?;
         let arcs = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
+        let weighted = |one: &Preferred| Weighted { weight: one.weight, nodes: arcs(&one.nodes) };
         let mut rules = Vec::with_capacity(self.rules.len());
         for (at, rule) in self.rules.iter().enumerate() {
             let ranges = rule.addresses.iter().enumerate().map(|(index, text)| {
@@ -119,7 +137,9 @@ impl AnnouncementSpec {
                 range(text).map_err(|what| (field(), format!("{text:?} {what}")))
             });
             let (nodes, interfaces) = (arcs(&rule.nodes), arcs(&rule.interfaces));
-            rules.push(Rule { addresses: ranges.collect::<Result<_, _>>()?, nodes, interfaces });
+            let addresses = ranges.collect::<Result<_, _>>()?;
+            let preferred = rule.preferred.iter().map(weighted).collect();
+            rules.push(Rule { addresses, nodes, interfaces, preferred });
         }
         let rebalance = self.rebalance_after_seconds.map(|seconds| {
             let time = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
@@ -194,6 +214,7 @@ mod tests {
             ],
             nodes: vec!["a".into()],
             interfaces: vec!["eth0".into()],
+            preferred: vec![Weighted { weight: 60, nodes: vec!["a".into(), "b".into()] }],
         };
         let meant = Model {
             grace: Duration::from_secs(15),

@@ -2,7 +2,6 @@
 
 use super::gateway::Selector;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 /// `IPAddressPool.spec`
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -33,8 +32,15 @@ pub(in super::super) struct L2Advertisement {
     pub(in super::super) ip_address_pool_selectors: Option<Vec<Selector>>,
     pub(in super::super) node_selectors: Option<Vec<Selector>>,
     pub(in super::super) interfaces: Option<Vec<String>>,
-    /// Not honoured.
-    pub(in super::super) service_selectors: Option<Vec<IgnoredAny>>,
-    /// Not honoured.
-    pub(in super::super) preferred_node_selectors: Option<Vec<IgnoredAny>>,
+    pub(in super::super) service_selectors: Option<Vec<Selector>>,
+    pub(in super::super) preferred_node_selectors: Option<Vec<PreferredNodes>>,
+}
+
+/// `preferredNodeSelectors[]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(in super::super) struct PreferredNodes {
+    /// 1 to 100.
+    pub(in super::super) weight: i64,
+    pub(in super::super) preference: Option<Selector>,
 }

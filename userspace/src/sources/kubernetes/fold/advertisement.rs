@@ -1,16 +1,21 @@
 //! L2Advertisement.
 
-use super::super::api::metallb::L2Advertisement;
+use super::super::api::gateway::Selector;
+use super::super::api::metallb::{L2Advertisement, PreferredNodes};
 use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value::{Findings, wrong};
-use super::selector::selectors;
+use super::selector::{selector, selectors};
 use super::{findings, meta};
 use crate::model::advertisement::AdvertisementSpec;
+use crate::model::labels::LabelSelector;
 use crate::model::{Kind, Problem};
 
 /// What to do about a selector that cannot be read.
 const UNREADABLE: &str = "write In, NotIn, Exists or DoesNotExist; until then it selects nothing";
+
+/// The highest weight of a preference.
+const HEAVIEST: u32 = 100;
 
 pub(in super::super) fn fold(
     raw: Raw<InSpec<L2Advertisement>>,
@@ -29,31 +34,45 @@ pub(in super::super) fn fold(
             L2Advertisement::default()
         }
     };
-    let is_narrower = tell_unhonoured(&spec, &mut found);
     let selected = |all, field, found: &mut Findings| selectors(all, field, UNREADABLE, found, interner);
     let pools = spec.ip_address_pool_selectors.iter().flatten();
     let nodes = spec.node_selectors.iter().flatten();
+    // More would be announced without them than is asked for.
+    let is_narrower = spec.service_selectors.iter().flatten().next().is_some();
+    if is_narrower {
+        let remedy = "leave it out, and give the Services a pool of their own; until then nothing is announced because of it";
+        found.tell("spec.serviceSelectors", "", wrong("is not honoured", remedy));
+    }
     let advertisement = AdvertisementSpec {
         pools: spec.ip_address_pools.iter().flatten().map(|name| interner.of(name)).collect(),
         pool_selectors: selected(pools, "spec.ipAddressPoolSelectors", &mut found),
         node_selectors: selected(nodes, "spec.nodeSelectors", &mut found),
         interfaces: spec.interfaces.iter().flatten().map(|name| interner.of(name)).collect(),
+        preferred: preferred(spec.preferred_node_selectors.iter().flatten(), &mut found, interner),
         is_refused: is_unreadable || is_narrower,
         meta,
     };
     (advertisement, found.into_problems())
 }
 
-/// Reports fields that are not honoured. Whether more would be announced without them than is asked for.
-fn tell_unhonoured(spec: &L2Advertisement, found: &mut Findings) -> bool {
-    let is_narrower = spec.service_selectors.iter().flatten().next().is_some();
-    if is_narrower {
-        let remedy = "leave it out, and give the Services a pool of their own; until then nothing is announced because of it";
-        found.tell("spec.serviceSelectors", "", wrong("is not honoured", remedy));
+/// Folds which nodes are preferred; what cannot be read prefers nothing.
+fn preferred<'a>(
+    raw: impl Iterator<Item = &'a PreferredNodes>,
+    found: &mut Findings,
+    interner: &Interner,
+) -> Vec<(u32, LabelSelector)> {
+    let every = Selector::default();
+    let mut all = Vec::new();
+    for (at, PreferredNodes { weight, preference }) in raw.enumerate() {
+        let field = format!("spec.preferredNodeSelectors[{at}]");
+        let preference = preference.as_ref().unwrap_or(&every);
+        let selector = selector(preference, &format!("{field}.preference"), UNREADABLE, found, interner);
+        let number = u32::try_from(*weight).ok().filter(|weight| (1..=HEAVIEST).contains(weight));
+        if number.is_none() {
+            let remedy = "write 1 to 100; until then it prefers nothing";
+            found.tell(format!("{field}.weight"), &weight.to_string(), wrong("is no weight", remedy));
+        }
+        all.extend(number.zip(selector));
     }
-    if spec.preferred_node_selectors.iter().flatten().next().is_some() {
-        let remedy = "leave it out, or name the nodes in spec.nodeSelectors; all that may announce are equal";
-        found.tell("spec.preferredNodeSelectors", "", wrong("is not honoured", remedy));
-    }
-    is_narrower
+    all
 }

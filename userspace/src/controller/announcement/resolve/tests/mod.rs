@@ -116,8 +116,12 @@ impl Scene {
 fn said(spec: &AnnouncementSpec) -> String {
     let mut text =
         format!("{} s, {:?} s, {:?}\n", spec.agent_grace_seconds, spec.rebalance_after_seconds, spec.members);
-    for AnnouncementRule { addresses, nodes, interfaces, origin } in &spec.rules {
-        writeln!(text, "{origin}: {} on {nodes:?} {interfaces:?}", addresses.join(" ")).unwrap();
+    for AnnouncementRule { addresses, nodes, interfaces, preferred, origin } in &spec.rules {
+        write!(text, "{origin}: {} on {nodes:?} {interfaces:?}", addresses.join(" ")).unwrap();
+        let prefers = preferred.iter().map(|Preferred { weight, nodes }| format!("{weight} {nodes:?}"));
+        let prefers = prefers.collect::<Vec<_>>().join(", ");
+        let says = if prefers.is_empty() { prefers } else { format!(" prefers {prefers}") };
+        writeln!(text, "{says}").unwrap();
     }
     text
 }
@@ -198,6 +202,15 @@ fn each_field_of_an_advertisement_counts() {
         json!({"interfaces": ["eth0", "is-not-there-anywhere"], "ipAddressPools": ["q"]}),
         json!({"serviceSelectors": [{"matchLabels": {"app": "x"}}]}),
         json!({"preferredNodeSelectors": [{"weight": 1, "preference": {}}], "ipAddressPools": ["q"]}),
+        json!({"ipAddressPools": ["q"], "preferredNodeSelectors": [
+            {"weight": 60, "preference": {"matchLabels": {"rack": "1"}}},
+            {"weight": 50, "preference": {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}}]}),
+        json!({"ipAddressPools": ["q"], "nodeSelectors": [{"matchLabels": {"rack": "2"}}], "preferredNodeSelectors": [
+            {"weight": 60, "preference": {"matchLabels": {"rack": "1"}}}, {"weight": 50}]}),
+        json!({"ipAddressPools": ["q"], "preferredNodeSelectors": [
+            {"weight": 101, "preference": {}}, {"preference": {}}, {"weight": -1, "preference": {}},
+            {"weight": 9, "preference": {"matchExpressions": [{"key": "rack", "operator": "Has"}]}},
+            {"weight": 100, "preference": {"matchLabels": {"rack": "2"}}}]}),
         json!({"ipAddressPools": "q"}),
     ] {
         write!(text, "{spec}\n{}\n", Scene::of_one(spec.clone())).unwrap();

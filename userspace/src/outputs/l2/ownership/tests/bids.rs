@@ -1,10 +1,11 @@
+use std::net::IpAddr;
 use std::time::Duration;
 
 use common::maps::segment::TAKEN_NS;
 
 use super::lab::{GRACE, Lab, OTHER, OWN, THIRD, addresses, bids, milliseconds};
 use crate::outputs::l2::ownership::precedence::{digest, weight};
-use crate::outputs::l2::ownership::{Action, Standing};
+use crate::outputs::l2::ownership::{Action, NodeId, Standing};
 
 #[test]
 fn a_free_address_is_bid_for_after_a_second_and_three_probes_and_opened_a_moment_later() {
@@ -66,6 +67,34 @@ fn the_second_candidate_waits_for_the_first_only_while_its_agent_lives() {
     lab.want(&[address], &[OWN, THIRD]);
     lab.pass(4000);
     assert_eq!(lab.opened(), [(1180, address, 1)]);
+}
+
+/// Preference goes before the order of the address, and says nothing of who is no candidate or has bid.
+#[test]
+fn the_preferred_candidate_bids_first_and_a_higher_claim_wins_all_the_same() {
+    let first = |other: &[(NodeId, u32)], address: IpAddr| {
+        let mut lab = Lab::new().with(OTHER, &[]);
+        lab.prefer(&[address], other);
+        lab.pass(4000);
+        lab.opened()
+    };
+    let (ours, theirs) = (addresses(OWN, OTHER).next().unwrap(), addresses(OTHER, OWN).next().unwrap());
+    assert_eq!(first(&[(OWN, 0), (OTHER, 1)], ours), [(2180, ours, 1)], "the other one bids first");
+    assert_eq!(first(&[(OWN, 1), (OTHER, 0)], theirs), [(1180, theirs, 1)], "this one does");
+    assert_eq!(first(&[(OWN, 7), (OTHER, 7)], theirs), [(2180, theirs, 1)], "equals");
+    assert_eq!(first(&[(OWN, 0), (THIRD, 9)], theirs), [(1180, theirs, 1)], "that one is not there");
+    // Both have bid by one epoch.
+    for (address, is_kept) in [(ours, true), (theirs, false)] {
+        for preference in [0, 9] {
+            let mut lab = Lab::new().with(OTHER, &[]);
+            lab.prefer(&[address], &[(OWN, 5), (OTHER, preference)]);
+            lab.pass(3000);
+            lab.send(OTHER, &[(address, 1)]);
+            lab.pass(500);
+            let is_here = matches!(lab.segment.standing(&address), Standing::Here { .. });
+            assert_eq!(is_here, is_kept, "{address}, {preference}");
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::outputs::l2::ownership::precedence::{digest, weight};
-use crate::outputs::l2::ownership::{Action, Answer, Frame, NodeId, Rules, STOPPED, Segment, Standing};
+use crate::outputs::l2::ownership::{
+    Action, Answer, Candidate, Frame, NodeId, Rules, STOPPED, Segment, Standing,
+};
 
 pub(super) const OWN: NodeId = 1;
 pub(super) const OTHER: NodeId = 2;
@@ -82,7 +84,14 @@ impl Lab {
     }
 
     pub(super) fn want(&mut self, addresses: &[IpAddr], nodes: &[NodeId]) {
-        let nodes: Arc<[NodeId]> = nodes.into();
+        self.prefer(addresses, &nodes.iter().map(|node| (*node, 0)).collect::<Vec<_>>());
+    }
+
+    /// The same with a preference for each node.
+    pub(super) fn prefer(&mut self, addresses: &[IpAddr], nodes: &[(NodeId, u32)]) {
+        let candidate =
+            |(node, preference): &(NodeId, u32)| Candidate { node: *node, preference: *preference };
+        let nodes: Arc<[Candidate]> = nodes.iter().map(candidate).collect();
         let wanted = addresses.iter().map(|address| (*address, Arc::clone(&nodes))).collect();
         self.segment.candidates(wanted, self.now);
     }

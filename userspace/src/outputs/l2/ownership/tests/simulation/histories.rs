@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::lan::{Event, Lan};
 use super::node::Wanted;
 use super::{Flaw, address, laws};
-use crate::outputs::l2::ownership::NodeId;
+use crate::outputs::l2::ownership::Candidate;
 
 /// How many histories are played, unless the environment says otherwise.
 const HISTORIES: u64 = 80;
@@ -20,13 +20,14 @@ fn milliseconds(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
-/// Returns candidates for an address: all nodes in most cases.
-fn some_candidates(lan: &mut Lan) -> Arc<[NodeId]> {
-    let is_all = lan.dice.happens(600);
+/// Returns candidates for an address: all nodes in most cases, and preferred alike.
+fn some_candidates(lan: &mut Lan) -> Arc<[Candidate]> {
+    let (is_all, has_preferred) = (lan.dice.happens(600), lan.dice.happens(300));
     let mut candidates = Vec::new();
     for number in 0..lan.nodes.len() {
         if is_all || lan.dice.happens(600) {
-            candidates.push(lan.nodes[number].id);
+            let preference = if has_preferred { lan.dice.below(3) as u32 } else { 0 };
+            candidates.push(Candidate { node: lan.nodes[number].id, preference });
         }
     }
     candidates.into()

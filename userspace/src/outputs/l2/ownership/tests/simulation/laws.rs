@@ -3,8 +3,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::lan::Lan;
-use crate::outputs::l2::ownership::precedence::weight;
-use crate::outputs::l2::ownership::{NodeId, REPEAT};
+use crate::outputs::l2::ownership::{Candidate, REPEAT};
 
 /// One heartbeat, its answer, a request for a table, the table, and their delays.
 const EXCUSED: Duration = Duration::from_millis(130);
@@ -99,8 +98,8 @@ pub(super) fn check(lan: &mut Lan) {
 /// Law 3: the first of its candidates answers for each address. All nodes live.
 pub(super) fn preferred(lan: &Lan) -> Result<(), String> {
     for (address, candidates) in &lan.nodes[0].wanted {
-        let number = |id: &NodeId| lan.nodes.iter().position(|node| node.id == *id);
-        let first = candidates.iter().max_by_key(|node| weight(address, **node)).and_then(number);
+        let number = |first: &Candidate| lan.nodes.iter().position(|node| node.id == first.node);
+        let first = candidates.iter().max_by_key(|one| one.rank(address)).and_then(number);
         let answering = lan.answering(address);
         if answering != Vec::from_iter(first) {
             return Err(format!("{address}: {answering:?} answer, {first:?} comes first"));
@@ -117,7 +116,7 @@ pub(super) fn settled(lan: &Lan) -> Result<(), String> {
     for address in addresses {
         let answering = lan.answering(address);
         let candidates = wanted.get(address).map(|nodes| nodes.to_vec()).unwrap_or_default();
-        let is_candidate = |node: &usize| candidates.contains(&lan.nodes[*node].id);
+        let is_candidate = |node: &usize| candidates.iter().any(|one| one.node == lan.nodes[*node].id);
         let expected = usize::from(!candidates.is_empty());
         if answering.len() != expected || !answering.iter().all(is_candidate) {
             return Err(format!("{address}: {answering:?} answer, {expected} should"));

@@ -1,13 +1,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::address;
 use super::lan::Lan;
 use super::laws;
 use super::node::Wanted;
-use crate::outputs::l2::ownership::NodeId;
 use crate::outputs::l2::ownership::precedence::weight;
+use crate::outputs::l2::ownership::{Candidate, NodeId};
 
 const ADDRESSES: usize = 14;
 const AFTER: Duration = Duration::from_secs(20);
@@ -24,13 +25,17 @@ fn preferring(lan: &Lan, number: usize) -> BTreeSet<IpAddr> {
     (1..=ADDRESSES).map(address).filter(first).collect()
 }
 
+/// All addresses, for these candidates.
+fn all_wanted(candidates: Arc<[Candidate]>) -> Wanted {
+    (1..=ADDRESSES).map(|number| (address(number), Arc::clone(&candidates))).collect()
+}
+
 /// A segment to which the last of its nodes came five seconds ago, when the others had all addresses.
 fn joined(seed: u64, nodes: usize, rebalance: Option<Duration>) -> Lan {
     let mut lan = Lan::new(seed, nodes, seconds(2.0));
     lan.rules.rebalance = rebalance;
     let all: Vec<NodeId> = lan.nodes.iter().map(|node| node.id).collect();
-    let wanted =
-        |ids: &[NodeId]| -> Wanted { (1..=ADDRESSES).map(|number| (address(number), ids.into())).collect() };
+    let wanted = |ids: &[NodeId]| all_wanted(ids.iter().copied().map(Candidate::from).collect());
     let before = wanted(&all[..nodes - 1]);
     for node in 0..nodes - 1 {
         lan.follow(node, before.clone());
@@ -93,6 +98,64 @@ fn a_node_that_joins_gets_its_share_after_the_delay() {
     assert!(shares > 50, "{shares} moves");
     assert!(worst < seconds(0.1), "unanswered for {worst:?}");
     println!("{shares} moves, each address unanswered for at most {worst:?}");
+}
+
+/// All addresses move to the node that is preferred from now on, after the delay, one a second; while it is away the others have them, and
+/// then it gets them back.
+#[test]
+fn a_node_that_is_preferred_gets_all_after_the_delay() {
+    for seed in 0..6 {
+        let mut lan = joined(seed, 3, Some(AFTER));
+        lan.pass(AFTER * 4);
+        assert_eq!((laws::preferred(&lan), &lan.laws.breach), (Ok(()), &None), "seed {seed}");
+        let weights = [1, 100, 0];
+        let candidates = lan.nodes.iter().zip(weights);
+        let candidates = candidates.map(|(node, preference)| Candidate { node: node.id, preference });
+        let wanted = all_wanted(candidates.collect());
+        (0..3).for_each(|node| lan.follow(node, wanted.clone()));
+        lan.laws.turnover.clear();
+        lan.pass(AFTER - seconds(0.5));
+        assert_eq!(lan.laws.turnover, [], "seed {seed}: before the delay");
+        lan.pass(seconds(1.3 * ADDRESSES as f64 + 1.0));
+        assert_eq!((laws::preferred(&lan), &lan.laws.breach), (Ok(()), &None), "seed {seed}");
+        let (closed, longest) = gaps(&lan);
+        let is_slow = closed.windows(2).all(|two| two[1] - two[0] >= seconds(1.0));
+        assert!(is_slow && longest < seconds(0.1) && lan.laws.double.is_zero(), "seed {seed}: {closed:?}");
+        // The next by weight takes over from it, as the first to bid.
+        lan.turn_off(1);
+        lan.pass(seconds(5.0));
+        let all = (1..=ADDRESSES).map(address);
+        assert!(all.clone().all(|address| lan.answering(&address) == [0]), "seed {seed}");
+        lan.turn_on(1);
+        lan.start(1);
+        lan.pass(AFTER + seconds(1.3 * ADDRESSES as f64 + 6.0));
+        assert_eq!((laws::preferred(&lan), &lan.laws.breach), (Ok(()), &None), "seed {seed}");
+        assert!(all.clone().all(|address| lan.answering(&address) == [1]), "seed {seed}");
+    }
+}
+
+/// As while agents of two releases run, or the one node knows of a change before the other: each holds itself to be the first. Of two bids by
+/// the same epoch, both take the same for the higher.
+#[test]
+fn two_nodes_that_disagree_on_who_is_preferred_never_both_answer_for_long() {
+    for seed in 0..20 {
+        let mut lan = Lan::new(seed, 2, seconds(2.0));
+        lan.rules.rebalance = Some(AFTER);
+        for node in 0..2 {
+            let one = |number: usize| Candidate {
+                node: lan.nodes[number].id,
+                preference: u32::from(number == node),
+            };
+            let wanted = all_wanted([one(0), one(1)].into());
+            lan.follow(node, wanted);
+            lan.start(node);
+        }
+        lan.pass(seconds(6.0));
+        laws::settled(&lan).unwrap();
+        lan.pass(AFTER * 10);
+        assert_eq!(lan.laws.breach, None, "seed {seed}");
+        laws::settled(&lan).unwrap();
+    }
 }
 
 #[test]

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::Flaw;
 use super::network::Packet;
-use crate::outputs::l2::ownership::{NodeId, Segment};
+use crate::outputs::l2::ownership::{Candidate, NodeId, Segment};
 
 /// What a node wants: for each address its candidates.
-pub(super) type Wanted = BTreeMap<IpAddr, Arc<[NodeId]>>;
+pub(super) type Wanted = BTreeMap<IpAddr, Arc<[Candidate]>>;
 
 /// The most frames that a socket keeps for its agent.
 const SOCKET: usize = 256;

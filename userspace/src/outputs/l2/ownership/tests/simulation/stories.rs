@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::lan::Lan;
 use super::node::Wanted;
 use super::{Flaw, address, laws};
-use crate::outputs::l2::ownership::NodeId;
+use crate::outputs::l2::ownership::Candidate;
 
 const ADDRESSES: usize = 9;
 
@@ -14,7 +14,7 @@ fn seconds(number: f64) -> Duration {
 }
 
 fn all_wanted(lan: &Lan) -> Wanted {
-    let all: Arc<[NodeId]> = lan.nodes.iter().map(|node| node.id).collect();
+    let all: Arc<[Candidate]> = lan.nodes.iter().map(|node| node.id.into()).collect();
     (1..=ADDRESSES).map(|number| (address(number), Arc::clone(&all))).collect()
 }
 
@@ -177,7 +177,7 @@ fn a_node_that_was_cut_off_and_withdrew_never_answers_beside_another() {
         lan.rules.withdraws = true;
         let own = address(ADDRESSES + 1);
         let mut wanted = lan.nodes[2].wanted.clone();
-        wanted.insert(own, Arc::new([lan.nodes[2].id]));
+        wanted.insert(own, Arc::new([lan.nodes[2].id.into()]));
         for node in 0..3 {
             lan.kill(node);
             lan.start(node);
@@ -245,7 +245,7 @@ fn a_table_that_was_lost_is_sent_again() {
         let mut lan = settled(3, 2, 2.0, flaw);
         let taken = *holders(&lan).iter().find(|(_, nodes)| **nodes == [0]).unwrap().0;
         let mut wanted = lan.nodes[0].wanted.clone();
-        wanted.insert(address(taken), Arc::new([lan.nodes[1].id]));
+        wanted.insert(address(taken), Arc::new([lan.nodes[1].id.into()]));
         // The release is lost.
         lan.network.cut[0][1] = true;
         lan.follow(0, wanted.clone());
@@ -278,7 +278,7 @@ fn tables_of_the_next_agent_are_believed() {
         lan.pass(seconds(0.5));
         lan.start(0);
         lan.pass(seconds(1.5));
-        wanted.insert(address(*last), Arc::new([lan.nodes[1].id]));
+        wanted.insert(address(*last), Arc::new([lan.nodes[1].id.into()]));
         (0..2).for_each(|node| lan.follow(node, wanted.clone()));
         lan.pass(seconds(0.5));
         laws::settled(&lan)
