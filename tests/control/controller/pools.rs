@@ -48,12 +48,12 @@ subjects: [{kind: ServiceAccount, name: vestibule-controller, namespace: vestibu
 pub(super) const READS: &str =
     r#"{"addresses": {"ranges": ["192.0.2.0/28"]}, "metallb": {"namespaces": ["metallb-system"]}}"#;
 
-/// What the chart says is announced, and an object that asks for what is not honoured.
+/// What the chart says is announced, and an object that asks for what cannot be read.
 const ADVERTISEMENT: &str = "
 apiVersion: metallb.io/v1beta1
 kind: L2Advertisement
 metadata: {name: some, namespace: metallb-system}
-spec: {serviceSelectors: [{matchLabels: {a: b}}]}
+spec: {serviceSelectors: [{matchExpressions: [{key: a, operator: Has}]}]}
 ";
 
 /// What an agent says that its node announces.
@@ -66,7 +66,7 @@ fn announces(kubectl: &Kubectl, addresses: &[&str]) {
     kubectl.apply(&state.to_string()).unwrap();
 }
 
-/// Who announces the Service, and what is not honoured, is in objects of MetalLB's kinds.
+/// Who announces the Service, and what cannot be read, is in objects of MetalLB's kinds.
 fn who_announces_is_in_metallbs_objects(kubectl: &Kubectl, address: &str) {
     let items = |list: &Value| list["items"].as_array().cloned().unwrap_or_default();
     let statuses = ["-n", "metallb-system", "servicel2statuses"];
@@ -86,8 +86,8 @@ fn who_announces_is_in_metallbs_objects(kubectl: &Kubectl, address: &str) {
     assert_eq!(one["metadata"]["ownerReferences"][0]["kind"], "NodeState");
     let state = ["-n", "metallb-system", "configurationstate", "vestibule"];
     let says = |what: &'static str| move |state: &Value| state["status"]["result"] == what;
-    let invalid = kubectl.wait_for("what is not honoured", &state, SOON, says("Invalid")).unwrap();
-    let summary = "L2Advertisement metallb-system/some: spec.serviceSelectors: is not honoured";
+    let invalid = kubectl.wait_for("what cannot be read", &state, SOON, says("Invalid")).unwrap();
+    let summary = "L2Advertisement metallb-system/some: spec.serviceSelectors[0].matchExpressions[0].operator: is not known";
     assert!(invalid["status"]["errorSummary"].as_str().unwrap().starts_with(summary), "{invalid:#}");
     // At rest nothing is written.
     let versions = || {

@@ -281,6 +281,7 @@ impl Core {
             unlisted: &view.unlisted,
             in_use: &judged.in_use,
             pooled: &judged.pooled,
+            holders: &judged.holders,
             said: self.announcements.said(),
         });
         if let Some(spec) = spec {

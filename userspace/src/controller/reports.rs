@@ -618,14 +618,14 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_says_what_is_not_honoured() {
+    fn a_configuration_says_what_is_wrong() {
         let mut scene = Scene::new(&["metallb-system"]);
         let of = |kind, name: &str, field: &str| {
-            let problem = Problem::warning(field, "is not honoured", "leave it out");
+            let problem = Problem::warning(field, "selects no node of an agent", "select others");
             problem.object(ObjectRef { kind, name: ObjectName::new("metallb-system", name) })
         };
         let problems = [
-            of(Kind::L2Advertisement, "l2", "spec.serviceSelectors"),
+            of(Kind::L2Advertisement, "l2", "spec.nodeSelectors"),
             of(Kind::Service, "web", "spec"),
             Problem::warning("", "of the node", ""),
         ];
@@ -633,7 +633,7 @@ mod tests {
         assert_eq!((scene.carry_out(written), scene.statuses.len()), (1, 1));
         let (object, stored) = scene.statuses.iter().next().unwrap();
         assert_eq!(object.to_string(), "ConfigurationState metallb-system/vestibule");
-        let said = "L2Advertisement metallb-system/l2: spec.serviceSelectors: is not honoured; leave it out";
+        let said = "L2Advertisement metallb-system/l2: spec.nodeSelectors: selects no node of an agent; select others";
         assert_eq!(stored.status["errorSummary"], said);
         assert_eq!(scene.with(|basis| basis.configuration(&problems))[0].1, None);
         let written = scene.with(|basis| basis.configuration(&[]));

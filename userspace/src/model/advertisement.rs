@@ -63,9 +63,11 @@ pub struct AdvertisementSpec {
     pub node_selectors: Vec<LabelSelector>,
     /// `spec.interfaces`; none: all.
     pub interfaces: Vec<Arc<str>>,
+    /// `spec.serviceSelectors`: it covers what objects have that one of them selects by their labels; none: what anybody has.
+    pub service_selectors: Vec<LabelSelector>,
     /// `spec.preferredNodeSelectors`: a node has the sum of the weights of those that match it.
     pub preferred: Vec<(u32, LabelSelector)>,
-    /// It asks for what is not honoured, or cannot be read: it covers nothing.
+    /// It cannot be read: it covers nothing.
     pub is_refused: bool,
 }
 

@@ -1,7 +1,6 @@
 //! Who announces which addresses to the hosts of its segments: what the controller decided for the whole cluster.
 
-use super::pool::AddressRange;
-use std::net::IpAddr;
+use super::pool::{AddressRange, Ranges};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,9 +42,9 @@ pub struct Preferred {
 }
 
 impl AnnouncementRule {
-    /// Whether it is about this address.
-    pub fn covers(&self, address: IpAddr) -> bool {
-        self.addresses.is_empty() || self.addresses.iter().any(|range| range.holds(address))
+    /// Returns what it covers, for many questions; `None`: every address.
+    pub fn covered(&self) -> Option<Ranges> {
+        (!self.addresses.is_empty()).then(|| self.addresses.iter().copied().collect())
     }
 
     /// Whether this member may announce what it covers.
@@ -81,7 +80,8 @@ mod tests {
             preferred: Vec::new(),
         };
         let says = |rule: &AnnouncementRule, address: &str, node, device| {
-            (rule.covers(address.parse().unwrap()), rule.admits(node), rule.is_for(device))
+            let covers = rule.covered().is_none_or(|covered| covered.holds(address.parse().unwrap()));
+            (covers, rule.admits(node), rule.is_for(device))
         };
         assert_eq!(says(&all, "2001:db8::1", "x", "eth9"), (true, true, true));
         assert_eq!(says(&some, "192.0.2.9", "a", "eth0"), (true, true, true));

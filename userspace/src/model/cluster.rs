@@ -8,7 +8,7 @@ use super::name::Pattern;
 use super::object::{Meta, ObjectName, ObjectRef};
 use super::opaque::Opaques;
 use super::origin_objects::OriginObjects;
-pub use super::pool::{AddressRange, PoolPolicy, PoolScope, PoolSpec, PoolWish, PoolsClosed};
+pub use super::pool::{AddressRange, PoolPolicy, PoolScope, PoolSpec, PoolWish, PoolsClosed, Ranges};
 use super::possession::Possession;
 use super::problem::Problem;
 pub use super::service::{

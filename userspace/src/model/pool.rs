@@ -3,6 +3,7 @@
 use super::labels::{LabelSelector, Labels};
 use super::object::Meta;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -13,6 +14,44 @@ pub struct AddressRange {
     pub first: IpAddr,
     /// Last address, not before the first.
     pub last: IpAddr,
+}
+
+/// Ranges, of which there may be thousands of a single address.
+#[derive(Clone, Debug, Default)]
+pub struct Ranges {
+    alone: HashSet<IpAddr>,
+    others: Vec<AddressRange>,
+}
+
+impl Extend<AddressRange> for Ranges {
+    fn extend<I: IntoIterator<Item = AddressRange>>(&mut self, ranges: I) {
+        for range in ranges {
+            match range.is_single() {
+                true => _ = self.alone.insert(range.first),
+                false => self.others.push(range),
+            }
+        }
+    }
+}
+
+impl FromIterator<AddressRange> for Ranges {
+    fn from_iter<I: IntoIterator<Item = AddressRange>>(ranges: I) -> Self {
+        let mut this = Self::default();
+        this.extend(ranges);
+        this
+    }
+}
+
+impl Ranges {
+    /// Whether one of them holds the address.
+    pub fn holds(&self, address: IpAddr) -> bool {
+        self.alone.contains(&address) || self.others.iter().any(|range| range.holds(address))
+    }
+
+    /// Returns those of one address, in no order.
+    pub fn alone(&self) -> impl Iterator<Item = IpAddr> {
+        self.alone.iter().copied()
+    }
 }
 
 /// Why two addresses are no range, and what to do.

@@ -12,6 +12,7 @@ mod view;
 
 use crate::compile::{Compiled, compile};
 use crate::controller::allocated::{Allocated, Happening};
+use crate::controller::announcement::resolve::chosen::{Holders, holders};
 use crate::controller::claim_flights::Failures;
 use crate::controller::claims::Claims;
 use crate::controller::health::{self, Health};
@@ -51,6 +52,8 @@ pub(super) struct Judgement {
     pub(super) in_use: BTreeSet<IpAddr>,
     /// Those of them that are, or were, of one of MetalLB's pools, as annotations of Services say.
     pub(super) pooled: BTreeSet<IpAddr>,
+    /// The labels of who has them, if an L2Advertisement asks for it.
+    pub(super) holders: Holders,
     /// Foreign hosts that answer for addresses of objects.
     pub(super) conflicts: Vec<Conflict>,
     /// What happened to the addresses of Services.
@@ -197,6 +200,7 @@ impl Judge {
         };
         let noted = assignment.services.iter().filter(|(name, _)| is_noted(name));
         out.pooled.extend(noted.flat_map(|(_, allocation)| &allocation.addresses));
+        out.holders = holders(view.cluster, &assignment);
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
         out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         // When it waits no more, it is judged as if for the first time.

@@ -47,12 +47,15 @@ pub(super) fn candidates(
         if all.len() > MOST {
             crowded.insert(*device);
         }
+        let covered: Vec<_> = rules.iter().map(|rule| rule.covered()).collect();
+        let covers = |number: &usize, address: IpAddr| {
+            covered[*number].as_ref().is_none_or(|ranges| ranges.holds(address))
+        };
         // Most addresses are covered by the same rules.
         let mut known: BTreeMap<Vec<usize>, Arc<[Candidate]>> = BTreeMap::new();
         let mut on_device = BTreeMap::new();
         for address in addresses {
-            let covering: Vec<usize> =
-                (0..rules.len()).filter(|number| rules[*number].covers(*address)).collect();
+            let covering: Vec<usize> = (0..rules.len()).filter(|number| covers(number, *address)).collect();
             if covering.is_empty() {
                 continue;
             }

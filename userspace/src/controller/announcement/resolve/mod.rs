@@ -2,13 +2,17 @@
 //!
 //! In the object, an empty list means all. So nothing that selects nothing makes a rule: it would cover everything.
 
+/// Those for some objects only.
+pub(in crate::controller) mod chosen;
+
 use crate::model::advertisement::AdvertisementSpec;
-use crate::model::cluster::{AddressRange, LabelSelector, PoolSpec, PoolsClosed};
+use crate::model::cluster::{AddressRange, LabelSelector, PoolSpec, PoolsClosed, Ranges};
 use crate::model::{Cluster, Kind, ObjectRef, Problem};
 use crate::sources::kubernetes::Source;
 use crate::sources::kubernetes::api::announcement::{
     AnnouncementRule, AnnouncementSpec, OnIsolation, Preferred, seconds, text,
 };
+use chosen::{Holders, choose};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,6 +33,8 @@ pub(in crate::controller) struct Basis<'a> {
     pub(in crate::controller) in_use: &'a BTreeSet<IpAddr>,
     /// Those of them that are, or were, of one of MetalLB's pools.
     pub(in crate::controller) pooled: &'a BTreeSet<IpAddr>,
+    /// Who has them, if an L2Advertisement asks for it.
+    pub(in crate::controller) holders: &'a Holders,
     /// What the object says now.
     pub(in crate::controller) said: Option<&'a AnnouncementSpec>,
 }
@@ -66,11 +72,14 @@ pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementS
         }
         Advertised::Nothing => {}
         Advertised::Now => {
-            for advertisement in basis.advertisements() {
-                let rule = basis.rule(advertisement, &members, &unranged, &mut problems);
-                let origin = origin(advertisement);
-                spec.rules.extend(members.write(rule, origin));
-            }
+            let rule = |advertisement| {
+                (advertisement, basis.rule(advertisement, &members, &unranged, &mut problems))
+            };
+            let mut rules: Vec<_> = basis.advertisements().map(rule).collect();
+            choose(basis, &unranged, &mut rules, &mut problems);
+            let written =
+                rules.into_iter().map(|(advertisement, rule)| members.write(rule, origin(advertisement)));
+            spec.rules.extend(written.flatten());
         }
     }
     spec.members = members.all.iter().map(ToString::to_string).collect();
@@ -169,14 +178,7 @@ struct Unranged<'a> {
     /// While the pools are not known, those of pools are among them.
     addresses: Vec<IpAddr>,
     /// What the object says that rules cover, by origin.
-    before: BTreeMap<&'a str, Covered>,
-}
-
-/// Addresses that rules cover.
-#[derive(Default)]
-struct Covered {
-    alone: HashSet<IpAddr>,
-    ranges: Vec<AddressRange>,
+    before: BTreeMap<&'a str, Ranges>,
 }
 
 impl<'a> Unranged<'a> {
@@ -187,13 +189,9 @@ impl<'a> Unranged<'a> {
         let ranges: Vec<&AddressRange> = policy.ranges.iter().chain(of_pools).collect();
         let is_in_none = |address: &IpAddr| !ranges.iter().any(|range| range.holds(*address));
         let addresses = basis.in_use.iter().copied().filter(is_in_none).collect();
-        let mut before: BTreeMap<&str, Covered> = BTreeMap::new();
+        let mut before: BTreeMap<&str, Ranges> = BTreeMap::new();
         for rule in basis.said.into_iter().flat_map(|said| &said.rules) {
-            let covered = before.entry(&rule.origin).or_default();
-            let (singles, ranges): (Vec<_>, Vec<_>) =
-                rule.ranges().into_iter().flatten().partition(|range| range.first == range.last);
-            covered.alone.extend(singles.iter().map(|range| range.first));
-            covered.ranges.extend(ranges);
+            before.entry(&rule.origin).or_default().extend(rule.ranges().into_iter().flatten());
         }
         Self { basis, addresses, before }
     }
@@ -218,9 +216,12 @@ impl<'a> Unranged<'a> {
     }
 
     fn was_covered(&self, origin: &str, address: &IpAddr) -> bool {
-        self.before.get(origin).is_some_and(|Covered { alone, ranges }| {
-            alone.contains(address) || ranges.iter().any(|range| range.holds(*address))
-        })
+        self.before.get(origin).is_some_and(|before| before.holds(*address))
+    }
+
+    /// Those that rules of this origin named one by one.
+    fn alone_before(&self, origin: &str) -> impl Iterator<Item = IpAddr> {
+        self.before.get(origin).into_iter().flat_map(Ranges::alone)
     }
 }
 

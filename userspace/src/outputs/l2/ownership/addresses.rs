@@ -103,10 +103,6 @@ fn find(candidates: &[Candidate], node: NodeId) -> Option<&Candidate> {
 }
 
 impl Entry {
-    fn candidate(&self, node: NodeId) -> Option<&Candidate> {
-        find(&self.candidates, node)
-    }
-
     /// Follows who the candidates are. Returns whether they are others.
     fn follow(&mut self, candidates: Arc<[Candidate]>, now: Instant) -> bool {
         if self.candidates == candidates {
@@ -190,12 +186,12 @@ impl Addresses {
 
     /// Returns a node as a candidate; `None`: it is none.
     pub(super) fn candidate(&self, address: &IpAddr, node: NodeId) -> Option<&Candidate> {
-        self.entries.get(address)?.candidate(node)
+        find(self.candidates(address), node)
     }
 
     /// Returns since when a node has been a candidate and the preference of none has changed; `None`: it is no candidate.
     pub(super) fn candidate_since(&self, address: &IpAddr, node: NodeId) -> Option<Instant> {
-        let entry = self.entries.get(address).filter(|entry| entry.candidate(node).is_some())?;
+        let entry = self.entries.get(address).filter(|entry| find(&entry.candidates, node).is_some())?;
         let later = entry.later.iter().find(|(candidate, _)| *candidate == node).map(|(_, since)| *since);
         later.or(entry.since).max(entry.ranked)
     }

@@ -37,19 +37,15 @@ pub(in super::super) fn fold(
     let selected = |all, field, found: &mut Findings| selectors(all, field, UNREADABLE, found, interner);
     let pools = spec.ip_address_pool_selectors.iter().flatten();
     let nodes = spec.node_selectors.iter().flatten();
-    // More would be announced without them than is asked for.
-    let is_narrower = spec.service_selectors.iter().flatten().next().is_some();
-    if is_narrower {
-        let remedy = "leave it out, and give the Services a pool of their own; until then nothing is announced because of it";
-        found.tell("spec.serviceSelectors", "", wrong("is not honoured", remedy));
-    }
+    let services = spec.service_selectors.iter().flatten();
     let advertisement = AdvertisementSpec {
         pools: spec.ip_address_pools.iter().flatten().map(|name| interner.of(name)).collect(),
         pool_selectors: selected(pools, "spec.ipAddressPoolSelectors", &mut found),
         node_selectors: selected(nodes, "spec.nodeSelectors", &mut found),
         interfaces: spec.interfaces.iter().flatten().map(|name| interner.of(name)).collect(),
+        service_selectors: selected(services, "spec.serviceSelectors", &mut found),
         preferred: preferred(spec.preferred_node_selectors.iter().flatten(), &mut found, interner),
-        is_refused: is_unreadable || is_narrower,
+        is_refused: is_unreadable,
         meta,
     };
     (advertisement, found.into_problems())

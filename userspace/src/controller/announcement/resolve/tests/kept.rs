@@ -109,3 +109,21 @@ fn what_no_controller_writes_is_not_kept() {
     "#]]
     .assert_eq(&this.text());
 }
+
+/// What was preferred is so, as long as it may announce.
+#[test]
+fn preferences_are_kept_of_nodes_that_may_announce() {
+    let mut this = Scene::new();
+    let spec = json!({"ipAddressPools": ["q"], "preferredNodeSelectors": [
+        {"weight": 60, "preference": {"matchLabels": {"rack": "1"}}},
+        {"weight": 50, "preference": {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}}]});
+    this.script.list_advertisements(&[advertisement("q", spec)]);
+    this.said = this.resolve().0;
+    this.metallb = closed(false);
+    this.script.list_advertisements(&[]);
+    let rule = "198.51.100.20-198.51.100.25 on [] [] prefers 110 [\"a\"], 50 [\"b\"]\n";
+    assert!(this.text().contains(rule), "{}", this.text());
+    this.leases.remove("a");
+    let rule = "198.51.100.20-198.51.100.25 on [] [] prefers 50 [\"b\"]\n";
+    assert!(this.text().contains(rule), "{}", this.text());
+}

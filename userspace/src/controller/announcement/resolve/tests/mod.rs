@@ -31,6 +31,7 @@ struct Scene {
     unlisted: BTreeSet<Source>,
     in_use: BTreeSet<IpAddr>,
     pooled: BTreeSet<IpAddr>,
+    holders: Holders,
     said: Option<AnnouncementSpec>,
 }
 
@@ -68,6 +69,7 @@ impl Scene {
             unlisted: BTreeSet::new(),
             in_use: BTreeSet::new(),
             pooled: BTreeSet::new(),
+            holders: Holders::new(),
             said: None,
         }
     }
@@ -89,6 +91,7 @@ impl Scene {
             unlisted: &self.unlisted,
             in_use: &self.in_use,
             pooled: &self.pooled,
+            holders: &self.holders,
             said: self.said.as_ref(),
         });
         let all = cluster.problems.iter().chain(&problems);
@@ -109,7 +112,21 @@ impl Scene {
         policy.announcing.own_ranges = false;
         let mut this = Self::of(policy);
         this.script.list_advertisements(&[advertisement("x", spec)]);
+        this.hold("198.51.100.1", &["x"]);
+        this.hold("198.51.100.2", &["z", "x"]);
+        this.hold("198.51.100.3", &["z"]);
+        this.hold("198.51.100.20", &["y"]);
+        this.hold("2001:db8::1", &["x"]);
+        this.hold("192.0.2.1", &["x"]);
         this.text()
+    }
+
+    /// Objects with these values of label `app` have an address.
+    fn hold(&mut self, address: &str, apps: &[&str]) {
+        let address = address.parse().unwrap();
+        self.in_use.insert(address);
+        let labels = |app: &&str| Arc::new([("app".into(), Arc::from(*app))].into());
+        self.holders.insert(address, apps.iter().map(labels).collect());
     }
 }
 
@@ -201,6 +218,12 @@ fn each_field_of_an_advertisement_counts() {
         json!({"nodeSelectors": [{"matchExpressions": [{"key": "rack", "operator": "Has"}]}]}),
         json!({"interfaces": ["eth0", "is-not-there-anywhere"], "ipAddressPools": ["q"]}),
         json!({"serviceSelectors": [{"matchLabels": {"app": "x"}}]}),
+        json!({"serviceSelectors": [{"matchLabels": {"app": "x"}}, {"matchLabels": {"app": "y"}}], "ipAddressPools": ["q"],
+            "interfaces": ["eth0"]}),
+        json!({"serviceSelectors": [{"matchLabels": {"app": "nobody"}}]}),
+        json!({"serviceSelectors": [{"matchLabels": {"app": "x"}}, {}]}),
+        json!({"serviceSelectors": []}),
+        json!({"serviceSelectors": [{"matchExpressions": [{"key": "app", "operator": "Has"}]}]}),
         json!({"preferredNodeSelectors": [{"weight": 1, "preference": {}}], "ipAddressPools": ["q"]}),
         json!({"ipAddressPools": ["q"], "preferredNodeSelectors": [
             {"weight": 60, "preference": {"matchLabels": {"rack": "1"}}},
@@ -356,5 +379,7 @@ fn samples_of_metallb_come_to_what_they_should() {
     expect_file!["samples.txt"].assert_eq(&golden);
 }
 
+/// For some objects only.
+mod chosen;
 /// What goes on being announced, and what does not.
 mod kept;
