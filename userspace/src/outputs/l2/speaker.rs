@@ -11,9 +11,7 @@ use common::maps::settings::CookieKey;
 use common::wire::heartbeat::{self, Bid, Heartbeat};
 use common::wire::{arp, ndp};
 
-use super::ownership::{
-    Action, Answer, Candidate, Frame, Known, Member, NodeId, Previous, Rules, Segment, Standing,
-};
+use super::ownership::{Action, Answer, Candidate, Frame, Known, Member, Previous, Rules, Segment, Standing};
 use super::parts::{Assembly, Part, cut};
 use super::reception::{Cut, Reception};
 use crate::model::Link;
@@ -376,6 +374,7 @@ impl Speaker {
 mod tests {
     use super::*;
     use crate::net::frames::claim;
+    use crate::outputs::l2::ownership::NodeId;
 
     const OWN: NodeId = 1;
     const OTHER: NodeId = 2;

@@ -47,7 +47,6 @@ impl Candidate {
 
 /// Returns by what the highest claim is found. It follows from the claims alone: two nodes that know other candidates, or of other releases,
 /// find the same.
-
 pub(super) fn claim_order(address: &IpAddr, node: NodeId, epoch: u64) -> (u64, (u64, NodeId)) {
     (epoch, weight(address, node))
 }

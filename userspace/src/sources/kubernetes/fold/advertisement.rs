@@ -66,7 +66,7 @@ fn preferred<'a>(
         let number = u32::try_from(*weight).ok().filter(|weight| (1..=HEAVIEST).contains(weight));
         if number.is_none() {
             let remedy = "write 1 to 100; until then it prefers nothing";
-            found.tell(format!("{field}.weight"), &weight.to_string(), wrong("is no weight", remedy));
+            found.tell(format!("{field}.weight"), weight, wrong("is no weight", remedy));
         }
         all.extend(number.zip(selector));
     }

@@ -13,7 +13,7 @@ fn of_app(app: &str) -> Value {
 /// The rule of this L2Advertisement; `None`: there is none.
 fn rule(this: &mut Scene, name: &str) -> Option<AnnouncementRule> {
     let origin = format!("L2Advertisement metallb-system/{name}");
-    this.resolve().0.unwrap().rules.into_iter().find(|rule| rule.origin == origin)
+    this.resolve().0?.rules.into_iter().find(|rule| rule.origin == origin)
 }
 
 fn addresses_of(this: &mut Scene, name: &str) -> Vec<String> {
