@@ -1,5 +1,6 @@
 //! HTTP on TCP ports that strangers may reach: on chosen addresses, for chosen sources, with limits on connections and time.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
@@ -13,7 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use ipnet::IpNet;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
@@ -21,6 +22,8 @@ use tracing::warn;
 const CONNECTIONS: usize = 16;
 /// The head of a request comes within this time, and the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(5);
+/// The same where a connection has one request.
+const HEAD_ONCE: Duration = Duration::from_secs(2);
 /// A connection older than this ends with the answer that it waits for.
 const OLD: Duration = Duration::from_secs(60);
 /// The time limit for that.
@@ -62,9 +65,9 @@ impl Access {
 /// Serves a port for ever. While another process uses it, retries: during an update the next agent waits for the previous one.
 pub async fn serve(port: u16, access: Access, router: Router) {
     let mut listeners = JoinSet::new();
-    let room = Room::default();
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
     for socket in access.sockets(port) {
-        let (access, router, room) = (access.clone(), router.clone(), room.clone());
+        let (access, router, room) = (access.clone(), router.clone(), Arc::clone(&room));
         listeners.spawn(async move { serve_socket(free(socket).await, &access, &router, &room).await });
     }
     // Dropped with this future, they end.
@@ -76,40 +79,33 @@ pub async fn bind_all(port: u16) -> io::Result<TcpListener> {
     bind(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)).await
 }
 
-/// Serves a port for ever, for everybody, one request a connection. `shared`: the most connections of all ports that share it; a port
-/// that waits for one counts, too.
+/// Serves a port for ever, for everybody, one request a connection. Where there is no room for a connection, the port's oldest one ends: a
+/// client that says nothing must not keep out others. `shared`: room for the connections of several ports.
 pub async fn serve_once(listener: TcpListener, router: Router, shared: Arc<Semaphore>) {
-    let room = Room { shared: Some(shared), ..Room::default() };
-    serve_socket(listener, &Access::default(), &router, &room).await;
-}
-
-/// Room for connections.
-#[derive(Clone, Debug)]
-struct Room {
-    own: Arc<Semaphore>,
-    /// That of several ports, whose connections end with one request.
-    shared: Option<Arc<Semaphore>>,
-}
-
-/// The room of a connection. Free again when it is dropped.
-type Permit = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
-
-impl Default for Room {
-    fn default() -> Self {
-        Self { own: Arc::new(Semaphore::new(CONNECTIONS)), shared: None }
+    let (mut tasks, mut open) = (JoinSet::new(), VecDeque::new());
+    loop {
+        let accepted = listener.accept().await;
+        while tasks.try_join_next().is_some() {}
+        open.retain(|connection: &AbortHandle| !connection.is_finished());
+        match accepted {
+            Ok((stream, _)) => {
+                if open.len() >= CONNECTIONS || shared.available_permits() == 0 {
+                    open.pop_front().inspect(AbortHandle::abort);
+                }
+                // Nobody closes it.
+                let Ok(permit) = Arc::clone(&shared).acquire_owned().await else { return };
+                open.push_back(tasks.spawn(answer(stream, router.clone(), permit, HEAD_ONCE)));
+            }
+            Err(error) => refused(&listener, &error).await,
+        }
     }
 }
 
-impl Room {
-    /// Waits for room. `None`: there will be none.
-    async fn take(&self) -> Option<Permit> {
-        let own = Arc::clone(&self.own).acquire_owned().await.ok()?;
-        let shared = match &self.shared {
-            Some(shared) => Some(Arc::clone(shared).acquire_owned().await.ok()?),
-            None => None,
-        };
-        Some((own, shared))
-    }
+/// Waits after a connection could not be accepted: the process is out of file descriptors, or the client is gone.
+async fn refused(listener: &TcpListener, error: &io::Error) {
+    let port = listener.local_addr().map_or(0, |own| own.port());
+    warn!(%error, port, "a connection is not accepted");
+    sleep(PORT_AGAIN).await;
 }
 
 /// Binds a socket once it is free.
@@ -141,32 +137,28 @@ async fn bind(socket: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-async fn serve_socket(listener: TcpListener, access: &Access, router: &Router, room: &Room) {
-    let port = listener.local_addr().map_or(0, |own| own.port());
+async fn serve_socket(listener: TcpListener, access: &Access, router: &Router, room: &Arc<Semaphore>) {
     let mut tasks = JoinSet::new();
     loop {
         while tasks.try_join_next().is_some() {}
         // Nobody closes it.
-        let Some(permit) = room.take().await else { return };
+        let Ok(permit) = Arc::clone(room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, client)) => {
                 let own = stream.local_addr().map(|own| own.ip());
                 if own.is_ok_and(|own| access.admits(client.ip(), own)) {
-                    tasks.spawn(answer(stream, router.clone(), permit));
+                    tasks.spawn(answer(stream, router.clone(), permit, HEAD));
                 }
             }
-            // Out of file descriptors, or the client is gone.
-            Err(error) => {
-                warn!(%error, port, "a connection is not accepted");
-                sleep(PORT_AGAIN).await;
-            }
+            Err(error) => refused(&listener, &error).await,
         }
     }
 }
 
-async fn answer(stream: TcpStream, router: Router, permit: Permit) {
+/// Answers requests, each of which begins within `head`; one alone if that is [`HEAD_ONCE`].
+async fn answer(stream: TcpStream, router: Router, _permit: OwnedSemaphorePermit, head: Duration) {
     let mut builder = Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD).keep_alive(permit.1.is_none());
+    builder.timer(TokioTimer::new()).header_read_timeout(head).keep_alive(head != HEAD_ONCE);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     // An error is the client's: it went away, or was too slow.

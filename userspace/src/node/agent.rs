@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use super::api_servers;
 use super::chart::ChartSource;
@@ -13,6 +13,7 @@ use super::error::NodeError;
 use super::facts::Sources;
 use super::identity::Identity;
 use super::inputs::Inputs;
+use super::open_files;
 use super::orders::{Cause, Orders};
 use super::pace::Pace;
 use super::reconcile::{Node, reconcile};
@@ -113,6 +114,9 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     let l2 = L2Output::start(pins.clone(), Some(options.identity.node.as_str().into()), segments)?;
     telemetry.show_vips(l2.asker());
     let (served, foreign) = (Some(l2.served()), l2.foreign());
+    if let Err(error) = open_files::raise() {
+        warn!(%error, "the limit of open files stays as it is");
+    }
     let health = HealthOutput::start()?;
     let options_of_maps = maps::Options {
         pins: pins.clone(),
@@ -136,7 +140,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
         sources,
         chart: Some(source),
         prober: Some(Prober::start()),
-        orders: Orders::new(vec![Box::new(maps), Box::new(l2), Box::new(health)]),
+        orders: Orders::new(vec![Box::new(health), Box::new(maps), Box::new(l2)]),
         role: Role::new(pins, Some(options.run.clone())),
         state: None,
         cause: Cause::default(),

@@ -61,6 +61,7 @@ mod saved_announcement;
 mod api_servers;
 /// A start without the API server.
 mod boot;
+mod open_files;
 /// Files that survive a reboot.
 mod disk;
 

@@ -9,7 +9,7 @@ use crate::model::{Kind, ObjectName, ObjectRef, Problem};
 use crate::plan::Health;
 
 /// The most ports that a node serves: each takes a file descriptor.
-pub(super) const PORTS_MAX: usize = 256;
+pub(super) const PORTS_MAX: usize = 1024;
 /// The most ports that are reported one by one, for others of the node's problems need room, too.
 const TOLD_MAX: usize = 16;
 /// The field that a problem is about.
@@ -59,14 +59,24 @@ impl Answer {
     }
 }
 
-/// Returns which of these ports to serve: those that were `chosen` before, and the lowest others, as far as there is room.
+/// Returns which of these ports to serve, as far as there is room: those that the node holds before others, and of each namespace as many as
+/// of others that have as many, first those that were `chosen` before, then the lowest.
 pub(super) fn choose(
     health: &BTreeMap<NonZeroU16, Health>,
     chosen: &BTreeSet<NonZeroU16>,
 ) -> BTreeSet<NonZeroU16> {
-    let (before, others): (Vec<NonZeroU16>, Vec<NonZeroU16>) =
-        health.keys().partition(|port| chosen.contains(port));
-    before.into_iter().chain(others).take(PORTS_MAX).collect()
+    let mut by_namespace: BTreeMap<(bool, &str), Vec<(bool, NonZeroU16)>> = BTreeMap::new();
+    for (port, Health { service, is_held, .. }) in health {
+        let of_namespace = by_namespace.entry((!is_held, service.namespace.as_ref())).or_default();
+        of_namespace.push((!chosen.contains(port), *port));
+    }
+    let mut ranked: Vec<(bool, usize, bool, NonZeroU16)> = Vec::new();
+    for ((is_unheld, _), mut ports) in by_namespace {
+        ports.sort_unstable();
+        ranked.extend((0..).zip(ports).map(|(rank, (is_new, port))| (is_unheld, rank, is_new, port)));
+    }
+    ranked.sort_unstable();
+    ranked.into_iter().take(PORTS_MAX).map(|(_, _, _, port)| port).collect()
 }
 
 /// Returns what is wrong: with ports that could not be bound, each with the error, and with those that are not `chosen`.
@@ -89,14 +99,15 @@ pub(super) fn problems(
         let what = format!("{more} more ports cannot be bound at which the node is to answer health checks");
         problems.push(Problem::warning(FIELD, what, REMEDY));
     }
-    let mut left = health.keys().filter(|port| !chosen.contains(port));
-    if let Some((port, name)) = left.next().and_then(|port| Some((port, service(port)?))) {
+    let left: Vec<_> = health.iter().filter(|(port, _)| !chosen.contains(port)).collect();
+    for (port, Health { service, .. }) in left.iter().take(TOLD_MAX) {
         let what = format!(
-            "the node answers health checks at {PORTS_MAX} ports at most: not at port {port} of Service {name}, nor at {} more",
-            left.count()
+            "the node answers health checks at {PORTS_MAX} ports at most: not at port {port}, nor at {} more",
+            left.len() - 1
         );
         let remedy = "let fewer Services have externalTrafficPolicy Local, or set serveHealthCheckNodePorts: false and run kube-proxy";
-        problems.push(Problem::warning(FIELD, what, remedy));
+        let object = ObjectRef { kind: Kind::Service, name: service.clone() };
+        problems.push(Problem::warning(FIELD, what, remedy).object(object));
     }
     problems
 }
@@ -147,9 +158,31 @@ mod tests {
         let new: Vec<u16> = second.difference(&first).map(|port| port.get()).collect();
         assert_eq!(new, [990], "there is room for one");
         let problems = problems(&more, &second, &BTreeMap::new());
-        let [problem] = &problems[..] else { panic!("{problems:?}") };
-        expect!["warning: spec.healthCheckNodePort: the node answers health checks at 256 ports at most: not at port 991 of Service tenant/s991, nor at 8 more; let fewer Services have externalTrafficPolicy Local, or set serveHealthCheckNodePorts: false and run kube-proxy"]
-            .assert_eq(&problem.to_string());
+        assert_eq!(problems.len(), 9, "each Service hears of it");
+        expect!["warning: Service tenant/s991: spec.healthCheckNodePort: the node answers health checks at 1024 ports at most: not at port 991, nor at 8 more; let fewer Services have externalTrafficPolicy Local, or set serveHealthCheckNodePorts: false and run kube-proxy"]
+            .assert_eq(&problems[0].to_string());
+    }
+
+    /// Whatever ports they ask for, and whenever the node started.
+    #[test]
+    fn no_namespace_takes_all_ports_and_none_that_is_not_held_takes_one_of_those_that_are() {
+        let of = |namespace: &str, is_held| Health {
+            service: ObjectName { namespace: namespace.into(), name: "s".into() },
+            is_held,
+            endpoints: 1,
+        };
+        let most = PORTS_MAX as u16;
+        let greedy = (1_000..1_000 + 2 * most).map(|number| (port(number), of("greedy", true)));
+        let unheld = (100..200).map(|number| (port(number), of("unheld", false)));
+        let others = (20_000..20_010).map(|number| (port(number), of("other", true)));
+        let all: BTreeMap<_, _> = greedy.chain(unheld).chain(others).collect();
+        let before = (1_000..1_000 + most).map(port).collect();
+        for chosen in [BTreeSet::new(), before] {
+            let chosen = choose(&all, &chosen);
+            assert_eq!(chosen.len(), PORTS_MAX);
+            assert!((20_000..20_010).all(|number| chosen.contains(&port(number))));
+            assert!((100..200).all(|number| !chosen.contains(&port(number))));
+        }
     }
 
     #[test]

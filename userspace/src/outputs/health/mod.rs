@@ -27,7 +27,11 @@ enum Task {
         number: u64,
         is_refusing: bool,
     },
-    Health(BTreeMap<NonZeroU16, Health>),
+    /// What the maps hold. `is_refusing`: they take no new connections.
+    Health {
+        health: BTreeMap<NonZeroU16, Health>,
+        is_refusing: bool,
+    },
     Release,
     End,
 }
@@ -72,9 +76,9 @@ impl Drop for HealthOutput {
 }
 
 impl HealthSender {
-    /// Reports to which endpoints the maps lead, by port.
-    pub(crate) fn send(&self, health: BTreeMap<NonZeroU16, Health>) {
-        drop(self.0.send(Task::Health(health)));
+    /// Reports to which endpoints the maps lead, by port, and whether they refuse new connections.
+    pub(crate) fn send(&self, health: BTreeMap<NonZeroU16, Health>, is_refusing: bool) {
+        drop(self.0.send(Task::Health { health, is_refusing }));
     }
 }
 

@@ -16,14 +16,14 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::Task;
-use super::answer::{self, Answer, PORTS_MAX};
+use super::answer::{self, Answer};
 use crate::http_server;
 use crate::model::Problem;
 use crate::outputs::{Done, Drifted, Held, Word};
 use crate::plan::Health;
 
 /// The most connections of all ports at once, each of which takes a file descriptor.
-const CONNECTIONS: usize = PORTS_MAX * 3 / 2;
+const CONNECTIONS: usize = 512;
 /// The delay between attempts to bind a port that another process has.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The header by which a load balancer may share its connections among nodes: the number of ready endpoints.
@@ -35,8 +35,10 @@ pub(super) struct Server {
     words: UnboundedSender<Word>,
     /// What the maps lead to, by port.
     health: BTreeMap<NonZeroU16, Health>,
-    /// The node takes no new connections.
+    /// The node is to take no new connections.
     is_refusing: bool,
+    /// The maps take none.
+    do_maps_refuse: bool,
     /// The process writes the maps, and so serves the ports.
     is_writing: bool,
     /// The ports to serve.
@@ -63,6 +65,7 @@ impl Server {
             words,
             health: BTreeMap::new(),
             is_refusing: false,
+            do_maps_refuse: false,
             is_writing: false,
             chosen: BTreeSet::new(),
             open: BTreeMap::new(),
@@ -95,9 +98,9 @@ impl Server {
                     self.say(Word::Holds(Held { number, outcome, problems, exceptions, devices }));
                 }
                 // What is said of an order from before the release comes too late.
-                Some(Task::Health(_)) if !self.is_writing => {}
-                Some(Task::Health(health)) => {
-                    self.health = health;
+                Some(Task::Health { .. }) if !self.is_writing => {}
+                Some(Task::Health { health, is_refusing }) => {
+                    (self.health, self.do_maps_refuse) = (health, is_refusing);
                     self.follow().await;
                     self.report();
                 }
@@ -121,7 +124,7 @@ impl Server {
             closed.task.shutdown().await;
         }
         for (port, health) in self.health.iter().filter(|(port, _)| chosen.contains(port)) {
-            let answer = Answer::of(health, self.is_refusing);
+            let answer = Answer::of(health, self.is_refusing || self.do_maps_refuse);
             if let Some(open) = self.open.get(port) {
                 open.answer.send_replace(answer);
                 continue;
@@ -211,9 +214,14 @@ mod tests {
 
         /// Reports a Service at this port.
         fn lead(&self, port: u16, endpoints: usize) {
+            self.lead_with(port, endpoints, false);
+        }
+
+        fn lead_with(&self, port: u16, endpoints: usize, is_refusing: bool) {
             let service = ObjectName { namespace: "tenant".into(), name: "lb".into() };
             let health = Health { service, is_held: true, endpoints };
-            self.tell(Task::Health([(NonZeroU16::new(port).unwrap(), health)].into()));
+            let health = [(NonZeroU16::new(port).unwrap(), health)].into();
+            self.tell(Task::Health { health, is_refusing });
         }
 
         /// The problems of the next message, with the number of the order that it answers; 0: none.
@@ -294,7 +302,10 @@ mod tests {
         until(port, "503", 1).await;
         scene.tell(Task::Apply { number: 3, is_refusing: false });
         until(port, "200", 1).await;
-        scene.tell(Task::Health(BTreeMap::new()));
+        // What the command line wrote before this process started is read from the maps, before an order says it.
+        scene.lead_with(port, 1, true);
+        until(port, "503", 1).await;
+        scene.tell(Task::Health { health: BTreeMap::new(), is_refusing: false });
         until_closed(port).await;
     }
 
@@ -317,6 +328,22 @@ mod tests {
         drop(other);
         assert_eq!(scene.heard().await, (0, vec![]), "no problem any more");
         until(port, "200", 1).await;
+    }
+
+    /// Each took one of sixteen, for five seconds.
+    #[tokio::test]
+    async fn clients_that_say_nothing_delay_no_answer() {
+        let (mut scene, port) = (Scene::new(), free());
+        scene.tell(Task::Apply { number: 1, is_refusing: false });
+        assert_eq!(scene.heard().await.0, 1);
+        scene.lead(port, 1);
+        until(port, "200", 1).await;
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+        }
+        let answer = timeout(Duration::from_millis(900), ask(port, "127.0.0.1")).await;
+        assert!(answer.expect("at once").unwrap().starts_with("HTTP/1.1 200 "));
     }
 
     /// The next agent of the node needs the ports.

@@ -150,7 +150,13 @@ impl Worker {
             served.send(Served { number, is_whole, devices, leading });
         }
         if let Some(health) = &self.options.health {
-            health.send(held.map(|(applied, desired)| applied.health(desired)).unwrap_or_default());
+            // After a start, nobody knows yet what the command line wrote before.
+            let is_draining = control.and_then(|control| control.withdraw(self.is_withdrawn).ok());
+            let is_refusing = self.is_withdrawn || is_draining.unwrap_or(self.is_draining);
+            health.send(
+                held.map(|(applied, desired)| applied.health(desired)).unwrap_or_default(),
+                is_refusing,
+            );
         }
     }
 
