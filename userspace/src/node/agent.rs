@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::info;
 
 use super::api_servers;
 use super::chart::ChartSource;
@@ -65,6 +65,7 @@ pub struct Options {
 /// Serves until SIGTERM or SIGINT. What is in the kernel keeps serving after that.
 pub fn run(options: &Options) -> Result<(), NodeError> {
     share_one_heap();
+    open_files::raise();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let node = node(options).await?;
@@ -114,9 +115,6 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     let l2 = L2Output::start(pins.clone(), Some(options.identity.node.as_str().into()), segments)?;
     telemetry.show_vips(l2.asker());
     let (served, foreign) = (Some(l2.served()), l2.foreign());
-    if let Err(error) = open_files::raise() {
-        warn!(%error, "the limit of open files stays as it is");
-    }
     let health = HealthOutput::start()?;
     let options_of_maps = maps::Options {
         pins: pins.clone(),

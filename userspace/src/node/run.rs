@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::error::NodeError;
 use super::facts::Sources;
 use super::inputs::Inputs;
+use super::open_files;
 use super::orders::{Cause, Orders};
 use super::pace::Pace;
 use super::reconcile::{Node, reconcile};
@@ -37,6 +38,7 @@ pub struct Options {
 /// Serves until SIGTERM or SIGINT. What is in the kernel keeps serving after that.
 pub fn run(options: &Options) -> Result<(), NodeError> {
     share_one_heap();
+    open_files::raise();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async { reconcile(node(options)?).await });
     runtime.shutdown_timeout(END);

@@ -158,7 +158,7 @@ mod tests {
         let new: Vec<u16> = second.difference(&first).map(|port| port.get()).collect();
         assert_eq!(new, [990], "there is room for one");
         let problems = problems(&more, &second, &BTreeMap::new());
-        assert_eq!(problems.len(), 9, "each Service hears of it");
+        assert_eq!(problems.len(), 9, "each Service learns of it");
         expect!["warning: Service tenant/s991: spec.healthCheckNodePort: the node answers health checks at 1024 ports at most: not at port 991, nor at 8 more; let fewer Services have externalTrafficPolicy Local, or set serveHealthCheckNodePorts: false and run kube-proxy"]
             .assert_eq(&problems[0].to_string());
     }
