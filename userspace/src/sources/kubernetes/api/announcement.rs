@@ -89,6 +89,7 @@ pub struct AnnouncementRule {
 #[serde(rename_all = "camelCase")]
 pub struct Preferred {
     /// The higher, the earlier they come.
+    #[schemars(with = "i64")]
     pub weight: u32,
     /// Their names.
     pub nodes: Vec<String>,
