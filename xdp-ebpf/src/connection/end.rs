@@ -42,14 +42,6 @@ fn ended(client: &mut ClientTuple, generation: u32, was: Option<Marks>, now_ns: 
     was.is_some_and(|was| was.its_state() != FLOW_REMOVED)
 }
 
-/// Ends the client's flow with this generation, with state `FLOW_RESET`.
-#[inline(always)]
-pub(crate) fn reset(client: &mut ClientTuple, generation: u32, now_ns: u64) {
-    if let Some(flow) = maps::flow(client) {
-        self::flow(client, flow, generation, FLOW_RESET, now_ns);
-    }
-}
-
 /// Ends the client's flow with this generation, with state `FLOW_RESET`, if its backend still misses bytes that the client was
 /// acknowledged. `false`: another CPU received the backend's acknowledgement since, or the flow is gone.
 #[inline(always)]

@@ -1,6 +1,5 @@
 //! Who may announce which address on which device, as the whole cluster decided. Pure.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,15 +37,12 @@ pub(super) fn candidates(
             |rule: &&AnnouncementRule| rule.is_for(&link.name) && (is_hosts || !rule.interfaces.is_empty());
         let rules: Vec<_> = announcement.rules.iter().filter(is_meant).collect();
         let is_one = |member: &&Arc<str>| rules.iter().any(|rule| rule.admits(member));
-        let mut all: Vec<&Arc<str>> = announcement.members.iter().filter(is_one).collect();
-        // Those that nothing prefers are left out first.
-        let highest = |member: &&Arc<str>| rules.iter().map(|rule| rule.weight(member)).max();
-        all.sort_by_cached_key(|member| (Reverse(highest(member)), Arc::clone(member)));
-        let mut some = all[..all.len().min(MOST)].to_vec();
-        some.sort();
+        let all: Vec<&Arc<str>> = announcement.members.iter().filter(is_one).collect();
         if all.len() > MOST {
             crowded.insert(*device);
         }
+        // Whatever is preferred: a weight for some addresses must not take the candidates of others away.
+        let some = &all[..all.len().min(MOST)];
         let covered: Vec<_> = rules.iter().map(|rule| rule.covered()).collect();
         let covers = |number: &usize, address: IpAddr| {
             covered[*number].as_ref().is_none_or(|ranges| ranges.holds(address))
@@ -322,7 +318,7 @@ mod tests {
             candidates(&many, &["192.0.2.7".parse().unwrap()].into(), &[2].into(), &node());
         assert_eq!((found[&2].values().next().unwrap().len(), crowded), (MOST, [2].into()));
         let few = announcement(32, vec![AnnouncementRule::default()]);
-        // What is preferred is among them, whatever its name.
+        // A preference for one address leaves those of others as they are.
         let rule = AnnouncementRule {
             preferred: vec![Preferred { weight: 1, nodes: vec!["node32".into()] }],
             ..AnnouncementRule::default()
@@ -331,7 +327,7 @@ mod tests {
         let (found, _) = candidates(&announcement(33, vec![rule]), &addresses, &[2].into(), &node());
         let candidates_of = &found[&2][addresses.first().unwrap()];
         let preferred = Candidate { node: node_id("node32"), preference: 1 };
-        assert!(candidates_of.len() == MOST && candidates_of.contains(&preferred), "{candidates_of:?}");
+        assert!(candidates_of.len() == MOST && !candidates_of.contains(&preferred), "{candidates_of:?}");
         let (_, crowded) = candidates(&few, &["192.0.2.7".parse().unwrap()].into(), &[2].into(), &node());
         assert!(crowded.is_empty());
     }

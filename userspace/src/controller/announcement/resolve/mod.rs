@@ -143,7 +143,7 @@ impl Members {
         };
         let interfaces = interfaces.iter().map(ToString::to_string).collect();
         let preferred = weights.into_iter().rev().map(|(weight, nodes)| Preferred {
-            weight,
+            weight: weight.into(),
             nodes: nodes.into_iter().map(ToString::to_string).collect(),
         });
         Some(AnnouncementRule { addresses: texts, nodes, interfaces, preferred: preferred.collect(), origin })

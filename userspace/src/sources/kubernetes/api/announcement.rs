@@ -89,8 +89,7 @@ pub struct AnnouncementRule {
 #[serde(rename_all = "camelCase")]
 pub struct Preferred {
     /// The higher, the earlier they come.
-    #[schemars(with = "i64")]
-    pub weight: u32,
+    pub weight: i64,
     /// Their names.
     pub nodes: Vec<String>,
 }
@@ -106,7 +105,7 @@ impl AnnouncementSpec {
     /// Returns what the object says of this.
     pub fn of(announcement: &Model) -> Self {
         let texts = |names: &[Arc<str>]| names.iter().map(|name| name.to_string()).collect();
-        let preferred = |one: &Weighted| Preferred { weight: one.weight, nodes: texts(&one.nodes) };
+        let preferred = |one: &Weighted| Preferred { weight: one.weight.into(), nodes: texts(&one.nodes) };
         let rule = |rule: &Rule| AnnouncementRule {
             addresses: rule.addresses.iter().map(text).collect(),
             nodes: texts(&rule.nodes),
@@ -130,7 +129,9 @@ impl AnnouncementSpec {
             ("spec.agentGraceSeconds".to_owned(), format!("{} is no time", self.agent_grace_seconds))
         })?;
         let arcs = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
-        let weighted = |one: &Preferred| Weighted { weight: one.weight, nodes: arcs(&one.nodes) };
+        // None is below 0: what another program wrote counts as the next one that is.
+        let weight = |weight: i64| u32::try_from(weight.max(0)).unwrap_or(u32::MAX);
+        let weighted = |one: &Preferred| Weighted { weight: weight(one.weight), nodes: arcs(&one.nodes) };
         let mut rules = Vec::with_capacity(self.rules.len());
         for (at, rule) in self.rules.iter().enumerate() {
             let ranges = rule.addresses.iter().enumerate().map(|(index, text)| {
