@@ -20,6 +20,11 @@ use std::sync::Arc;
 /// [`AnnouncementRule::origin`] of the chart's own ranges.
 const OWN_RANGES: &str = "addresses.l2";
 
+/// The most bytes of names in all preferences. An object of 1.5 MB is the largest that etcd takes, and all agents read it.
+const PREFERRED_BYTES: usize = 256 << 10;
+/// What a name takes beside its own bytes, in JSON.
+const QUOTED: usize = 3;
+
 /// What is known.
 pub(in crate::controller) struct Basis<'a> {
     pub(in crate::controller) cluster: &'a Cluster,
@@ -77,6 +82,7 @@ pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementS
             };
             let mut rules: Vec<_> = basis.advertisements().map(rule).collect();
             choose(basis, &unranged, &mut rules, &mut problems);
+            bound_preferences(&mut rules, PREFERRED_BYTES, &mut problems);
             let written =
                 rules.into_iter().map(|(advertisement, rule)| members.write(rule, origin(advertisement)));
             spec.rules.extend(written.flatten());
@@ -84,6 +90,26 @@ pub(in crate::controller) fn resolve(basis: &Basis<'_>) -> (Option<AnnouncementS
     }
     spec.members = members.all.iter().map(ToString::to_string).collect();
     (Some(spec), problems)
+}
+
+/// Leaves out the preferences that find no room in the object: without them, its nodes announce all the same.
+fn bound_preferences(
+    rules: &mut [(&AdvertisementSpec, Rule<'_>)],
+    mut room: usize,
+    problems: &mut Vec<Problem>,
+) {
+    for (advertisement, rule) in rules {
+        let bytes: usize = rule.weights.values().flatten().map(|node| node.len() + QUOTED).sum();
+        if let Some(left) = room.checked_sub(bytes) {
+            room = left;
+            continue;
+        }
+        rule.weights.clear();
+        let object = ObjectRef { kind: Kind::L2Advertisement, name: advertisement.meta.name.clone() };
+        let what = "prefers nodes whose names find no room: the preferences of all L2Advertisements may have 256 KiB of them";
+        let remedy = "prefer fewer nodes, or name them in spec.nodeSelectors; until then its nodes are equal";
+        problems.push(Problem::warning("spec.preferredNodeSelectors", what, remedy).object(object));
+    }
 }
 
 /// [`AnnouncementRule::origin`] of an L2Advertisement.

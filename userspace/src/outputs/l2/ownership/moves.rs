@@ -115,12 +115,17 @@ impl Segment {
             return;
         }
         let Misplaced { address, preferred, steady, .. } = *first;
-        let before = self.moves.offered.get(&address).filter(|offer| offer.is_to(preferred, steady));
-        let times = before.map_or(0, |offer| offer.times) + 1;
+        let times = self.offered(&address, preferred, steady).map_or(0, |offer| offer.times) + 1;
         self.moves.offered.insert(address, Offer { to: preferred, steady, last: now, times });
         self.moves.disturb(now);
         self.let_go(address, Why::Rebalance, now);
         self.pursue(address, Cause::Released { by: self.own }, now);
+    }
+
+    /// Returns how the address was left to this node, which has lived since `steady`, not counting what was before it was preferred.
+    fn offered(&self, address: &IpAddr, to: NodeId, steady: Instant) -> Option<&Offer> {
+        let since = self.addresses.candidate_since(address, to)?;
+        self.moves.offered.get(address).filter(|offer| offer.is_to(to, steady) && offer.last >= since)
     }
 
     /// Whether this node knows what all that live hold, and nothing is changing.
@@ -155,8 +160,9 @@ impl Segment {
             let living = all.filter(|candidate| since(&candidate.node).is_some());
             let preferred = living.max_by_key(|candidate| candidate.rank(&address))?.node;
             let steady = since(&preferred).filter(|_| preferred != owner && since(&owner).is_some())?;
-            let from = steady.max(self.addresses.candidate_since(&address, preferred)?) + after;
-            let offer = self.moves.offered.get(&address).filter(|offer| offer.is_to(preferred, steady));
+            let since = self.addresses.candidate_since(&address, preferred)?;
+            let from = steady.max(since) + after;
+            let offer = self.offered(&address, preferred, steady);
             let from =
                 offer.map_or(from, |offer| from.max(offer.last + after * (1 << offer.times.min(DOUBLED))));
             Some(Misplaced { address, owner, preferred, steady, from })

@@ -381,5 +381,6 @@ fn samples_of_metallb_come_to_what_they_should() {
 
 /// For some objects only.
 mod chosen;
+mod preferences;
 /// What goes on being announced, and what does not.
 mod kept;

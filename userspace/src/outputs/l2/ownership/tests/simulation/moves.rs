@@ -134,6 +134,28 @@ fn a_node_that_is_preferred_gets_all_after_the_delay() {
     }
 }
 
+/// Each time an address had been left to a node before, the next time took twice as long, whatever had happened since.
+#[test]
+fn a_preference_that_changes_again_and_again_takes_no_longer_each_time() {
+    for seed in 0..2 {
+        let mut lan = joined(seed, 2, Some(AFTER));
+        lan.pass(AFTER * 4);
+        for turn in 0..8 {
+            let weights = if turn % 2 == 0 { [1, 0] } else { [0, 1] };
+            let candidates = lan.nodes.iter().zip(weights);
+            let candidates = candidates.map(|(node, preference)| Candidate { node: node.id, preference });
+            let wanted = all_wanted(candidates.collect());
+            (0..2).for_each(|node| lan.follow(node, wanted.clone()));
+            lan.pass(AFTER + seconds(1.3 * ADDRESSES as f64 + 2.0));
+            assert_eq!(
+                (laws::preferred(&lan), &lan.laws.breach),
+                (Ok(()), &None),
+                "seed {seed}, turn {turn}"
+            );
+        }
+    }
+}
+
 /// As while agents of two releases run, or the one node knows of a change before the other: each holds itself to be the first. Of two bids by
 /// the same epoch, both take the same for the higher.
 #[test]
