@@ -312,6 +312,13 @@ fn what_two_cpus_write_for_one_flow_is_in_one_line_or_two() {
         !own.is_disjoint(&next)
     });
     assert_eq!(shared.count(), 0, "the words of two flows never share a line");
+    // But with the links of the next element, which look-ups read that pass it in its bucket.
+    let passed = (0..8).filter(|element| {
+        let next = (element + 1) * size;
+        let links: BTreeSet<usize> = (next..next + HEAD).map(|at| at / LINE).collect();
+        !lines(*element, from, bytes).is_disjoint(&links)
+    });
+    assert_eq!(passed.count(), 3, "of eight");
 }
 
 /// Next hops that follow each other share lines, as every flow of a hop does its head.
