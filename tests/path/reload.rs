@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, server_name, tenant_name};
 use tests::config::{Backend, Config, DIRECT_PORT, SHARED, route, tenant_backends};
 use tests::daemon;
@@ -237,4 +238,49 @@ fn a_bad_file_changes_nothing_and_is_named() {
     assert!(scene.daemon.runs());
     open.assert_alive();
     assert!(Open::by_name(&scene, Family::V4, &server_name(0)).backend.starts_with("tenant-a/"));
+}
+
+/// Both reach the thread that writes the maps as one order whose configuration differs in nothing. It was left undone: the egress stayed
+/// as it was until the network changed again.
+#[test]
+fn a_route_that_changes_while_the_same_file_is_read_again_is_followed() {
+    tests::skip_without_root!();
+    let mut config = Config::lab_on(ECHO_PORT);
+    let alone = |family: Family| format!("{family:?}.example.org").to_lowercase();
+    for family in FAMILIES {
+        let only = Backend::new(backend(family, 0, 0), ECHO_PORT);
+        config.routes.push(route(&format!("only-{family:?}"), &[SHARED], &[&alone(family)], vec![only]));
+    }
+    let scene = Scene::echo_with(&Options::default(), &config);
+    let dial = |family| {
+        let bytes = hello().name(alone(family)).bytes();
+        scene.lab.client.run(|| raw::hello(scene.lab.vip(family, TLS_PORT), &bytes, &[]))
+    };
+    for family in FAMILIES {
+        assert_eq!(dial(family).unwrap(), "tenant-a/0");
+    }
+    let change = |what: &str| {
+        let _writer = scene.daemon.stop_thread("maps").unwrap();
+        for family in FAMILIES {
+            let bits = if family.is_v4() { 32 } else { 128 };
+            let to = backend(family, 0, 0);
+            scene.lab.balancer.ip(&format!("route {what} blackhole {to}/{bits}\n")).unwrap();
+        }
+        // The daemon's other threads read both.
+        scene.daemon.signal(Signal::SIGHUP).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    };
+    change("add");
+    for family in FAMILIES {
+        let is_refused = || {
+            let (dialled, moved) = scene.counted(|| dial(family));
+            dialled.is_err() && moved.get("PickNone") == Some(&1)
+        };
+        assert!(eventually(Duration::from_secs(5), is_refused), "{family:?}:\n{}", scene.daemon.log());
+    }
+    change("del");
+    for family in FAMILIES {
+        let is_served = || dial(family).is_ok_and(|name| name == "tenant-a/0");
+        assert!(eventually(Duration::from_secs(5), is_served), "{family:?}:\n{}", scene.daemon.log());
+    }
 }

@@ -8,7 +8,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::config::Config;
@@ -32,6 +34,17 @@ pub fn binary() -> Result<PathBuf> {
     let built = targets.filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path))).max();
     let (_, path) = built.context("no `vestibule` is built; run `cargo xtask build` or set VESTIBULE_BIN")?;
     Ok(path)
+}
+
+/// A thread of the daemon that is stopped until this is dropped, which only the test's thread that stopped it may do (ptrace(2)).
+#[derive(Debug)]
+pub struct StoppedThread(Pid);
+
+impl Drop for StoppedThread {
+    fn drop(&mut self) {
+        // The daemon may be gone.
+        let _ = ptrace::detach(self.0, None);
+    }
 }
 
 /// `vestibule run` with its configuration file, pins and log. Dropping it kills the daemon and detaches the
@@ -191,6 +204,22 @@ impl Daemon {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let child = self.child.as_ref().context("the daemon does not run")?;
         kill(Pid::from_raw(child.id().cast_signed()), signal).context("sending a signal")
+    }
+
+    /// Stops one thread of the daemon, by its name, while the others go on.
+    pub fn stop_thread(&self, name: &str) -> Result<StoppedThread> {
+        let pid = self.pid().context("the daemon does not run")?;
+        let named = |id: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/task/{id}/comm"))
+                .is_ok_and(|comm| comm.trim_end() == name)
+        };
+        let ids = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
+        let mut ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(named);
+        let thread = Pid::from_raw(ids.next().with_context(|| format!("no thread {name}"))?);
+        ptrace::seize(thread, ptrace::Options::empty()).context("seizing a thread")?;
+        ptrace::interrupt(thread).context("interrupting a thread")?;
+        waitpid(thread, Some(WaitPidFlag::__WALL)).context("waiting for a thread to stop")?;
+        Ok(StoppedThread(thread))
     }
 
     /// Ends the daemon with this signal and waits for it. What it attached stays attached.

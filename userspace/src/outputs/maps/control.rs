@@ -152,7 +152,7 @@ impl Control {
         let changed = self.desired.routes.differences(&desired.routes);
         let is_same = changed.is_empty()
             && (&self.desired.settings, &self.desired.listeners) == (&desired.settings, &desired.listeners);
-        if is_same && self.is_in_step {
+        if is_same && self.is_in_step && self.egress.is_current() {
             drop(changed);
             self.desired = desired;
             return Ok(Done::default());

@@ -92,6 +92,11 @@ impl Egress {
         self.is_stale = true;
     }
 
+    /// Whether what was found last still holds: the network has not changed since, and it took effect.
+    pub(super) fn is_current(&self) -> bool {
+        !self.is_stale
+    }
+
     /// Must be called if what was found last did not take effect: the next [`Self::find`] or [`Self::follow`]
     /// counts everything again.
     pub(super) fn distrust(&mut self) {
