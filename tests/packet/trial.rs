@@ -193,7 +193,7 @@ fn an_answer_to_the_probe_ends_the_trial_and_the_flow_goes_on() {
     }
 }
 
-/// A walk over millions of flows, which would find it, is made every three minutes.
+/// A walk over millions of flows, which would find it, is made every four minutes.
 #[test]
 fn the_daemon_learns_of_each_trial_once() {
     tests::skip_without_root!();

@@ -587,7 +587,7 @@ mod tests {
         assert_eq!(duty.expirer.noted, 9);
     }
 
-    /// The next walk over millions of flows may be three minutes away, and its ends are to be asked within one.
+    /// The next walk over millions of flows may be four minutes away, and its ends are to be asked within one.
     #[test]
     fn a_flow_on_trial_is_taken_up_when_it_is_reported() {
         let mut duty = Duty::new(Fake::default(), mpsc::channel().0, Swept::default());

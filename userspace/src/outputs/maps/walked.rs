@@ -81,12 +81,12 @@ impl Walked {
         (self.is_awaited || need == Need::Room) && self.allows(need)
     }
 
-    /// Whether the next check does not take too much of a CPU: one in twenty-five seconds of it, if no more than time limits depend on
-    /// it, one in a hundred, if not even these, or one in three, in a crowded map. It is never put off for longer than 100 seconds: connections are held for longer by as much.
+    /// Whether the next check does not take too much of a CPU: one in thirty seconds of it, if no more than time limits depend on
+    /// it, one in a hundred, if not even these, or one in three, in a crowded map. It is never put off for longer than 220 seconds: connections are held for longer by as much.
     fn allows(&self, need: Need) -> bool {
         let rest = match need {
             Need::Left => (self.took * 99).min(REST_MAX),
-            Need::Limits => (self.took * 24).min(REST_MAX),
+            Need::Limits => (self.took * 29).min(REST_MAX),
             Need::Awaited => (self.took * 24).min(REST_AWAITED),
             Need::Room => (self.took * 2).min(REST_AWAITED),
         };
@@ -115,8 +115,8 @@ mod tests {
         assert!(Walked::default().allows(Limits));
         assert!(walked(9, 0).allows(Limits), "a short one is not");
         assert!(!walked(100, 9_800).allows(Left) && walked(100, 9_900).allows(Left));
-        assert!(!walked(100, 2_300).allows(Limits) && walked(100, 2_400).allows(Limits));
-        assert!(!walked(20_000, 99_000).allows(Limits) && walked(20_000, 100_000).allows(Limits));
+        assert!(!walked(100, 2_800).allows(Limits) && walked(100, 2_900).allows(Limits));
+        assert!(!walked(20_000, 219_000).allows(Limits) && walked(20_000, 220_000).allows(Limits));
         assert!(!walked(100, 150).allows(Room) && walked(100, 200).allows(Room));
         assert!(walked(90_000, 45_000).allows(Room));
         assert!(!walked(20_000, 44_000).allows(Awaited) && walked(20_000, 45_000).allows(Awaited));
@@ -141,20 +141,20 @@ mod tests {
     fn what_was_put_off_is_done_as_soon_as_it_may_be() {
         let mut walked = Walked::took(2_000, 0);
         assert!(!walked.calls_for_next(false, Limits) && !walked.calls_for_next(true, Limits));
-        walked.ended = Walked::took(0, 48_000).ended;
+        walked.ended = Walked::took(0, 58_000).ended;
         assert!(walked.calls_for_next(false, Limits));
-        let mut other = Walked::took(2_000, 48_000);
+        let mut other = Walked::took(2_000, 58_000);
         assert!(!other.calls_for_next(false, Limits), "it is not time");
         assert!(other.calls_for_next(false, Room), "room has to be made");
         assert!(!Walked::during("", drop).is_awaited);
     }
 
-    /// They took between 2.1 and 4.3 s on two machines. With what else the daemon does, it is to be less than a twentieth.
+    /// They took between 2.1 and 6.7 s on two machines. With what else the daemon does, it is to be less than a twentieth.
     #[test]
     fn ten_million_flows_take_less_than_a_twentieth_of_a_cpu() {
-        for took in [500, 1_000, 2_070, 4_300] {
+        for took in [500, 1_000, 2_070, 4_300, 6_700] {
             let rest = (0..).find(|ago| Walked::took(took, *ago * 100).allows(Limits)).unwrap() * 100;
-            assert!(took * 22 <= took + rest, "{took} ms, and {rest} ms after it");
+            assert!(took * 28 <= took + rest, "{took} ms, and {rest} ms after it");
         }
     }
 

@@ -35,7 +35,7 @@ const EACH: u32 = REAL / 2;
 /// Flows of what is removed.
 const BEHIND: u32 = 100_000;
 /// Two checks of all flows are less far apart.
-const WALKS_WITHIN: Duration = Duration::from_secs(240);
+const WALKS_WITHIN: Duration = Duration::from_secs(480);
 /// Where the tuples are drawn from.
 const SEED: u32 = 0x2026_1129;
 /// What is left for all else, in bytes.
@@ -179,7 +179,7 @@ fn at_rest(filled: &mut [Filled], effort: &Effort) -> Result<Vec<Row>> {
     let used = |filled: &mut [Filled]| -> Result<Vec<Duration>> {
         filled.iter_mut().map(|filled| daemon(filled)?.cpu_time()).collect()
     };
-    // From the end of a check of all flows to the end of the next but one: they are up to three minutes apart.
+    // From the end of a check of all flows to the end of the next but one: they are up to four minutes apart.
     next_walk(&mut filled[1])?;
     let (before, begun) = (used(filled)?, Instant::now());
     let mut walks = Vec::new();
