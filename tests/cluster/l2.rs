@@ -20,9 +20,9 @@ use crate::traffic::{HELD, Target, Traffic};
 const GATEWAY: [&str; 2] = ["10.77.0.200", "fd77::c8"];
 const SERVICE: [&str; 2] = ["10.77.0.201", "fd77::c9"];
 
-/// How long all processors are busy, and how long the API server is off; with `VESTIBULE_SOAK=1`, the second ones.
+/// How long all processors are busy, and how long the API server is off, longer than Leases live; with `VESTIBULE_SOAK=1`, the second ones.
 const LOAD: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30 * 60)];
-const OUTAGE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(10 * 60)];
+const OUTAGE: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(10 * 60)];
 /// Threads that never wait, for each processor.
 const BUSY: usize = 4;
 /// The time in which nodes and controllers find the API server again, and would act on what has expired meanwhile.

@@ -240,10 +240,10 @@ fn a_bad_file_changes_nothing_and_is_named() {
     assert!(Open::by_name(&scene, Family::V4, &server_name(0)).backend.starts_with("tenant-a/"));
 }
 
-/// Both reach the thread that writes the maps as one order whose configuration differs in nothing. It was left undone: the egress stayed
+/// All reach the thread that writes the maps as one order whose configuration differs in nothing. It was left undone: the egress stayed
 /// as it was until the network changed again.
 #[test]
-fn a_route_that_changes_while_the_same_file_is_read_again_is_followed() {
+fn a_route_of_the_node_that_changes_while_the_file_changes_and_changes_back_is_followed() {
     tests::skip_without_root!();
     let mut config = Config::lab_on(ECHO_PORT);
     let alone = |family: Family| format!("{family:?}.example.org").to_lowercase();
@@ -252,6 +252,8 @@ fn a_route_that_changes_while_the_same_file_is_read_again_is_followed() {
         config.routes.push(route(&format!("only-{family:?}"), &[SHARED], &[&alone(family)], vec![only]));
     }
     let scene = Scene::echo_with(&Options::default(), &config);
+    let mut other = config.clone();
+    other.routes.pop();
     let dial = |family| {
         let bytes = hello().name(alone(family)).bytes();
         scene.lab.client.run(|| raw::hello(scene.lab.vip(family, TLS_PORT), &bytes, &[]))
@@ -266,9 +268,12 @@ fn a_route_that_changes_while_the_same_file_is_read_again_is_followed() {
             let to = backend(family, 0, 0);
             scene.lab.balancer.ip(&format!("route {what} blackhole {to}/{bits}\n")).unwrap();
         }
-        // The daemon's other threads read both.
-        scene.daemon.signal(Signal::SIGHUP).unwrap();
-        std::thread::sleep(Duration::from_millis(500));
+        // The daemon's other threads follow both.
+        for config in [&other, &config] {
+            scene.daemon.write_config(&config.json()).unwrap();
+            scene.daemon.signal(Signal::SIGHUP).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
     };
     change("add");
     for family in FAMILIES {

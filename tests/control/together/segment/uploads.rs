@@ -16,7 +16,7 @@ use super::scene::{Segment, serve};
 /// By the hashes of their names, the second node comes before the first for these addresses, and the third before the second.
 const MOVING: [&str; 2] = ["192.0.2.6", "2001:db8::6"];
 /// Connections to each of them.
-const CONNECTIONS: usize = 100;
+const CONNECTIONS: usize = 500;
 /// Threads that serve them.
 const THREADS: usize = 4;
 

@@ -357,7 +357,7 @@ impl Announcements {
         let crowded = self.crowded.iter().map(|device| {
             Problem::warning(
                 format!("addresses on {}", network.name(*device)),
-                "more than 32 nodes may announce them; only those that are preferred, and then the first by name, do",
+                "more than 32 nodes may announce them; only the first 32 by name do",
                 "name fewer by nodeSelectors of L2Advertisements, or label nodes \
                  node.kubernetes.io/exclude-from-external-load-balancers",
             )
