@@ -180,7 +180,9 @@ fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
     let with = file(&[
         "--set=addresses.l2=true,addresses.rebalanceAfter=never,addresses.onIsolation=Withdraw",
         "--set=agentGraceSeconds=2,serveHealthCheckNodePorts=true",
+        "--set=settings.l2.announceRate=100,settings.l2.refreshRate=2",
     ]);
+    assert!(with.contains("\n  l2:\n    announceRate: 100\n    refreshRate: 2\n"), "{with}");
     assert!(with.contains("\nserveHealthCheckNodePorts: true\n"), "{with}");
     assert!(with.contains("\n  l2: true\n") && with.contains("\nagentGraceSeconds: 2\n"), "{with}");
     assert!(with.contains("\n  rebalanceAfter: never\n  onIsolation: Withdraw\n"), "{with}");
@@ -192,6 +194,8 @@ fn what_the_release_before_does_not_know_is_in_the_file_only_where_it_is_set() {
         "serveHealthCheckNodePorts=1",
         "addresses.rebalanceAfter=10",
         "addresses.onIsolation=hold",
+        "settings.l2.refreshRate=0",
+        "settings.l2.enabled=true",
     ] {
         assert!(template(&[&format!("--set={refused}")]).is_err(), "{refused}");
     }

@@ -109,7 +109,10 @@ impl Check<'_> {
                 .limit("flowsPerSource", raw.flows_per_source, &MAX_FLOWS)
                 .unwrap_or(default.flows_per_source),
             connecting_per_source: self.limit("connectingPerSource", raw.connecting_per_source, &MAX_HELLOS),
-            l2: raw.l2.and_then(|raw| self.l2(&raw)),
+            l2: raw
+                .l2
+                .map(|raw| (self.l2(&raw), raw.enabled.unwrap_or(false)))
+                .and_then(|(l2, is_enabled)| is_enabled.then_some(l2)),
             xdp_devices: self.list(raw.xdp_devices.unwrap_or_default(), value::device, |i| {
                 format!("settings.xdpDevices[{i}]")
             }),
@@ -118,17 +121,17 @@ impl Check<'_> {
         }
     }
 
-    fn l2(&mut self, raw: &RawL2) -> Option<L2> {
+    /// The rates alone, whether or not anything is announced.
+    pub(super) fn l2(&mut self, raw: &RawL2) -> L2 {
         let default = L2::default();
-        let l2 = L2 {
+        L2 {
             announce_rate: self
                 .limit("l2.announceRate", raw.announce_rate, &FRAMES)
                 .unwrap_or(default.announce_rate),
             refresh_rate: self
                 .limit("l2.refreshRate", raw.refresh_rate, &FRAMES)
                 .unwrap_or(default.refresh_rate),
-        };
-        raw.enabled.unwrap_or(false).then_some(l2)
+        }
     }
 
     fn source_addresses(&mut self, raw: Vec<Text<'_>>) -> Vec<IpAddr> {

@@ -152,15 +152,17 @@ const SAVED_MAX_AGES: std::ops::RangeInclusive<Duration> =
 /// Checks the whole file.
 pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile {
     let mut check = Check { problems };
-    let said = raw.settings.unwrap_or_default();
+    let mut said = raw.settings.unwrap_or_default();
     // A Service's address with `ipMode: Proxy` is for us alone to serve, to pods of the node that has it, too.
     let serves_node = said.node_clients.unwrap_or(true);
     let serves_health_checks = raw.serve_health_check_node_ports.unwrap_or(false);
-    let mut settings = Settings { node_clients: serves_node, serves_health_checks, ..check.settings(said) };
-    if settings.l2.take().is_some() {
+    let l2 = said.l2.take();
+    if l2.as_ref().is_some_and(|l2| l2.enabled == Some(true)) {
         let what = "is for `vestibule run`: in a cluster, every node would answer for every address";
         check.problems.push(Problem::error("settings.l2.enabled", what, "remove it").value(true));
     }
+    let l2 = l2.map(|rates| check.l2(&rates));
+    let settings = Settings { l2, node_clients: serves_node, serves_health_checks, ..check.settings(said) };
     let facts = check.facts(settings, raw.listeners, raw.routes);
     let addresses = raw.addresses.unwrap_or_default();
     let ranges = check.ranges(&addresses.ranges.unwrap_or_default());
@@ -393,6 +395,7 @@ fn addresses(block: IpNet) -> Box<dyn Iterator<Item = IpAddr>> {
 mod tests {
     use super::super::{locate, parse_chart};
     use super::*;
+    use crate::model::L2;
     use crate::model::advertisement::AnnouncingPolicy;
 
     /// What the chart renders from its default values, plus two ranges.
@@ -509,11 +512,24 @@ savedState:
     #[test]
     fn settings_of_a_daemon_alone_are_refused_in_a_cluster() {
         let text = FILE.replace("  sourceAddresses: []", "  sourceAddresses: []\n  l2: { enabled: true }");
-        let (file, _) = parse_chart(&text);
-        assert_eq!(file.facts.settings.l2, None);
         let problems = problems(&text);
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains("settings.l2.enabled: is for `vestibule run`"), "{problems:?}");
+    }
+
+    #[test]
+    fn the_rates_of_announcements_are_settable_in_a_cluster() {
+        let with =
+            |l2: &str| FILE.replace("  sourceAddresses: []", &format!("  sourceAddresses: []\n  l2: {l2}"));
+        let read = |text: &str| parse_chart(text).0.facts.settings.l2.unwrap_or_default();
+        assert_eq!(read(FILE), L2 { announce_rate: 1_000, refresh_rate: 10 });
+        assert_eq!(read(&with("{ announceRate: 50 }")), L2 { announce_rate: 50, refresh_rate: 10 });
+        assert_eq!(
+            read(&with("{ announceRate: 50, refreshRate: 2 }")),
+            L2 { announce_rate: 50, refresh_rate: 2 }
+        );
+        let told = problems(&with("{ refreshRate: 0 }"));
+        assert!(told.len() == 1 && told[0].contains("settings.l2.refreshRate: is out of range"), "{told:?}");
     }
 
     #[test]

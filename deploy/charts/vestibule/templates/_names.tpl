@@ -89,6 +89,12 @@ settings:
   {{- if eq (toString .Values.settings.nodeClients) "false" }}
   nodeClients: false
   {{- end }}
+  {{- with .Values.settings.l2 }}
+  l2:
+    {{- range $rate, $frames := . }}
+    {{ $rate }}: {{ int64 $frames }}
+    {{- end }}
+  {{- end }}
 probe:
   enabled: {{ .Values.probe.enabled }}
   type: {{ .Values.probe.type }}
