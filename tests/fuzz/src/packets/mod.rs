@@ -10,6 +10,8 @@ mod known;
 mod packet_laws;
 /// Invariants of the maps.
 mod map_laws;
+/// Invariants of flows.
+mod flow_laws;
 /// What the daemon orders.
 mod orders;
 /// Two steps at the same moment, on two CPUs.
@@ -36,6 +38,7 @@ use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
 use self::decode::{Setting, Step};
+use self::flow_laws::Before;
 use self::hosts::Ends;
 use self::known::Known;
 use self::map_laws::Held;
@@ -137,14 +140,19 @@ impl Bench {
 
     /// The connection that has this port to this backend, by the maps.
     fn holder(&self, tuple: &BackendTuple) -> Option<Ends> {
-        let reply = self.programs.entry::<_, Reply>(name::NATS, *tuple)?;
-        Some(hosts::ends_of_client(&reply.tuple()))
+        holder(&self.programs, tuple)
     }
 
     fn flag(&mut self, index: usize, flags: u8) {
         let backend = Backend { flags, ..self.backends[index] };
         self.programs.insert(name::BACKENDS, index as u32 + 1, backend);
     }
+}
+
+/// The connection that has this port to this backend, by the maps.
+fn holder(programs: &Programs, tuple: &BackendTuple) -> Option<Ends> {
+    let reply = programs.entry::<_, Reply>(name::NATS, *tuple)?;
+    Some(hosts::ends_of_client(&reply.tuple()))
 }
 
 fn neighbour(programs: &Programs, device: Device, address: &str) -> Result<()> {
@@ -204,6 +212,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
         }
         let segments = (frame.len() as u32).saturating_sub(54).div_ceil(GSO_BYTES);
         let programs = &mut self.bench.programs;
+        let before = Before::new(programs, &frame, holder);
         let outcome = if gso && segments > 1 {
             programs.ingress_gso(device, &frame, GSO_BYTES, segments)
         } else {
@@ -216,17 +225,19 @@ impl<N: FnMut(usize)> Run<'_, N> {
             let content = |connection| map_laws::content(programs, hosts::tuple(connection));
             packet_laws::check(&mut self.known, &given, reason, packet, &content);
         }
-        self.look(reason, given.connection);
+        let held = self.look(reason, given.connection);
+        before.check(&held.flows, reason);
         self.last = Some((device, frame));
     }
 
-    /// Checks the maps.
-    fn look(&mut self, reason: Reason, connection: Option<Ends>) {
+    /// Checks the maps, and returns what is in them.
+    fn look(&mut self, reason: Reason, connection: Option<Ends>) -> Held {
         let held = Held::read(&self.bench.programs);
         held.check(&self.bench.programs, !self.setting.impatient);
         packet_laws::streams(&self.known);
         let state = connection.map_or(0, |connection| held.state(&hosts::tuple(connection)));
         (self.note)(state << 7 | reason as usize);
+        held
     }
 
     /// Checks that every connection can be ended.

@@ -10,6 +10,7 @@ use tests::program::{Outcome, verdict};
 
 use super::Run;
 use super::decode::{Order, Seen};
+use super::flow_laws;
 use super::hosts;
 use super::map_laws::{self, Held};
 use super::packet_laws::{self, Given};
@@ -118,6 +119,8 @@ impl<N: FnMut(usize)> Run<'_, N> {
         let before = Held::read(&self.bench.programs);
         let outcome = self.expire(order);
         let after = Held::read(&self.bench.programs);
+        flow_laws::others_stay(&before.flows, &after.flows, &[order.client]);
+        flow_laws::taught_nothing(&before.flows, &after.flows, &order.client);
         if before.is_over(order, seen) && seen != Seen::Nothing {
             assert_eq!((outcome.verdict, outcome.emitted.len()), (1, 0), "it is over: {order:?}");
         }

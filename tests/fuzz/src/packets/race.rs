@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use common::maps::flow::BackendTuple;
+use common::maps::flow::{BackendTuple, ClientTuple};
 use common::reason::Reason;
 use tests::at_once::{BothDone, Given};
 use tests::packet::{Segment, flag};
@@ -14,8 +14,9 @@ use tests::world::Device;
 use super::decode::Step;
 use super::hosts::Ends;
 use super::known::{Backend, addresses};
+use super::map_laws::Held;
 use super::race_laws::{self, Race};
-use super::{Run, built, hosts, mangled, map_laws, orders, packet_laws, runs};
+use super::{Run, built, flow_laws, hosts, mangled, map_laws, orders, packet_laws, runs};
 
 /// Steps of the busy loop for each unit by which one packet is later than the other: some 127 of them are a few
 /// microseconds, about as long as a packet takes.
@@ -38,6 +39,9 @@ impl<N: FnMut(usize)> Run<'_, N> {
         let both = [first, second];
         let parties: Vec<Ends> = [one, other].into_iter().flatten().collect();
         let before = self.contents(&parties);
+        let flows = Held::read(&self.bench.programs).flows;
+        let mut concerned: Vec<ClientTuple> = parties.iter().copied().map(hosts::tuple).collect();
+        concerned.extend(both.iter().filter_map(|given| flow_laws::owner(&given.frame, |t| self.bench.holder(t))));
         let done = self.bench.programs.at_once(&both);
         assert_one_reason_each(&both, &done);
         let sent = done.left.iter().filter(|(left, _)| *left == verdict::REDIRECT);
@@ -57,7 +61,8 @@ impl<N: FnMut(usize)> Run<'_, N> {
         }
         self.learn(&race, &sent);
         let connection = addresses(&both[0].frame).filter(|(_, to)| hosts::is_vip(to.ip()));
-        self.look(Reason::NotOurs, connection);
+        let held = self.look(Reason::NotOurs, connection);
+        flow_laws::others_stay(&flows, &held.flows, &concerned);
         self.last = Some((both[1].device, both[1].frame.clone()));
     }
 
