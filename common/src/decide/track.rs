@@ -97,7 +97,6 @@ const fn is_done(end: &End, other: &End) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::maps::flow::WINDOW_SCALE_UNKNOWN;
     use crate::maps::word::{Acked, Sent};
 
     fn end(next: u32, number: u32, window: u16) -> End {
@@ -110,7 +109,7 @@ mod tests {
         assert_eq!(window(65_535, WINDOW_SCALE_NONE), 65_535);
         assert_eq!(window(65_535, 0), 65_535);
         assert_eq!(window(1, 7), 128);
-        assert_eq!(window(65_535, WINDOW_SCALE_UNKNOWN), 65_535 << 14);
+        assert_eq!(window(65_535, 14), 65_535 << 14);
         assert_eq!(window(1, 200), 1 << 14, "a scale over 14 counts as 14 (RFC 7323 section 2.3)");
     }
 

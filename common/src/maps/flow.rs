@@ -254,9 +254,6 @@ pub const OPTION_TIMESTAMPS: u8 = 2;
 /// [`Pending::window_scale`]: the client did not offer window scaling.
 pub const WINDOW_SCALE_NONE: u8 = 15;
 
-/// The window scale of an end whose handshake was not seen: the largest (RFC 7323 section 2.3).
-pub const WINDOW_SCALE_UNKNOWN: u8 = 14;
-
 /// The window scale that our SYN-ACK announces. The backend's scale is not known at that time, and no later
 /// segment can change the announced one, so windows are converted between the two (RFC 7323 section 2.2).
 pub const WINDOW_SCALE_ANNOUNCED: u8 = 7;
