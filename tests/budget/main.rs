@@ -1,4 +1,5 @@
-//! Numbers that may only decrease: verified instructions, sizes of programs, bytes per map entry.
+//! Numbers that may only decrease: verified instructions, sizes of programs, bytes per map entry. And that atomic instructions are barriers.
 
 mod programs;
+mod atomics;
 mod memory;
