@@ -228,8 +228,7 @@ fn may_go(was: &Flow, heard: Option<(Said, Side)>) {
     let is_unheard = was.client.acked.number == first;
     assert!(was.connection.flags & FLOW_SYN_SEEN != 0 || is_unheard, "an open flow is removed: {was:?}");
     let ack = said.ack.wrapping_add(was.seq_delta);
-    let fits =
-        distance(was.client.acked.number, ack) >= 0 && distance(ack, was.backend.sent.next) >= 0;
+    let fits = distance(was.client.acked.number, ack) >= 0 && distance(ack, was.backend.sent.next) >= 0;
     assert!(!fits, "a flow is removed by what acknowledges its bytes: {said:?}\n{was:?}");
     assert_ne!(was.connection.wrong_cookies, u8::MAX, "a flow is removed after eight wrong cookies");
 }
@@ -537,9 +536,11 @@ mod tests {
     fn a_segment_teaches_what_it_says_and_no_more() {
         let scene = Scene::new();
         let data = scene.of_client().payload([1; 10]);
-        let learn = |by: u32| move |flow: &mut Flow| {
-            flow.client.sent.next += by;
-            flow.client.acked.number = BACKEND_SENT;
+        let learn = |by: u32| {
+            move |flow: &mut Flow| {
+                flow.client.sent.next += by;
+                flow.client.acked.number = BACKEND_SENT;
+            }
         };
         assert!(scene.may(&data, learn(10)));
         assert!(!scene.may(&data, learn(9)) && !scene.may(&data, learn(11)));
@@ -554,9 +555,11 @@ mod tests {
         // Behind what the receiver acknowledged, it shows life and acknowledges nothing.
         let old = scene.of_client().seq(ACKED - 11).payload([1; 10]);
         assert!(scene.may(&old, lives) && !scene.may(&old, learn(0)));
-        let window = |units| move |flow: &mut Flow| {
-            flow.backend.acked.number = SENT;
-            flow.backend.acked.window = units;
+        let window = |units| {
+            move |flow: &mut Flow| {
+                flow.backend.acked.number = SENT;
+                flow.backend.acked.window = units;
+            }
         };
         // 1,000 of 128 bytes are eight units.
         let wide = scene.of_backend().window(1_000);
@@ -687,7 +690,8 @@ mod tests {
         };
         assert!(teaches(now) && !teaches(scene.flow));
         let udp = scene.of_client().bytes();
-        let udp: Vec<u8> = udp.iter().enumerate().map(|(at, byte)| if at == 23 { 17 } else { *byte }).collect();
+        let udp: Vec<u8> =
+            udp.iter().enumerate().map(|(at, byte)| if at == 23 { 17 } else { *byte }).collect();
         assert!(!scene.allows(&udp, Some(now), Reason::NotOurs), "no segment at all");
     }
 

@@ -23,7 +23,7 @@ use anyhow::Result;
 use common::decide::source_port::{self, position};
 use common::maps::address::Port;
 use common::maps::backend::Backend;
-use common::maps::flow::{BackendTuple, Reply};
+use common::maps::flow::{BackendTuple, Reply, Slot};
 use common::maps::listener::{Listener, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
@@ -123,6 +123,13 @@ impl Bench {
             ..default
         });
         self.programs.set(name::CURSORS, 0, Cursors::zeroed());
+        // Generations begin again, and these have those of other inputs.
+        for place in 0..SIZES.closed {
+            self.programs.set(name::CLOSED_RING, place, Slot::zeroed());
+        }
+        for place in 0..SIZES.hellos {
+            self.programs.set(name::HALF_OPEN_RING, place, Slot::zeroed());
+        }
         for listener in 0..hosts::LISTENERS {
             self.programs.set(name::HALF_OPEN_COUNT, listener, 0u32);
         }

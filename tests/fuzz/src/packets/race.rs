@@ -41,7 +41,8 @@ impl<N: FnMut(usize)> Run<'_, N> {
         let before = self.contents(&parties);
         let flows = Held::read(&self.bench.programs).flows;
         let mut concerned: Vec<ClientTuple> = parties.iter().copied().map(hosts::tuple).collect();
-        concerned.extend(both.iter().filter_map(|given| flow_laws::owner(&given.frame, |t| self.bench.holder(t))));
+        concerned
+            .extend(both.iter().filter_map(|given| flow_laws::owner(&given.frame, |t| self.bench.holder(t))));
         let done = self.bench.programs.at_once(&both);
         assert_one_reason_each(&both, &done);
         let sent = done.left.iter().filter(|(left, _)| *left == verdict::REDIRECT);
