@@ -119,7 +119,7 @@ impl Sent {
 /// What the handshake of an end of a flow agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Its window scale or [`super::flow::WINDOW_SCALE_NONE`]. It is always known: each way to open a flow reads both handshakes.
+    /// Its window scale or [`super::flow::WINDOW_SCALE_NONE`]. It is always known: a flow opens only after both handshakes.
     pub scale: u8,
     /// Of a client: `true` if it was given our window scale, and windows are converted between the scales; otherwise
     /// they pass unchanged.
