@@ -1,13 +1,8 @@
 //! Invariants of flows: what a packet may teach one, what may end one, and that it leaves all others as they are. Windows are
 //! calculated here once more, by the documented rules (ARCHITECTURE.md, "Strangers").
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
-
 use ::tests::packet::flag::{ACK, FIN, RST, SYN};
-use ::tests::packet::{checksum, transport_checksum};
 use ::tests::program::Programs;
-use ::tests::tuple::backend_tuple;
 use common::maps::flow::{
     BackendTuple, ClientTuple, End, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_CLOSED, FLOW_ENDING,
     FLOW_ESTABLISHED, FLOW_FRAGMENTED, FLOW_PROBED, FLOW_RESET, FLOW_SYN_SEEN, FLOW_UNDELIVERED, Flow,
@@ -15,8 +10,10 @@ use common::maps::flow::{
 };
 use common::maps::name;
 use common::reason::Reason;
+use std::collections::BTreeMap;
 
 use super::hosts::{self, Ends};
+use super::said::{Said, Side};
 
 /// Flows are made so much older before a packet, in seconds, that one which shows life changes the time, however soon it comes.
 const AGE: u32 = 7;
@@ -36,123 +33,6 @@ fn distance(from: u32, to: u32) -> i64 {
 fn scaled(window: u16, end: &End) -> i64 {
     let scale = end.sent.agreed & 15;
     i64::from(window) << if scale == UNSCALED { 0 } else { scale.min(14) }
-}
-
-/// What a TCP segment says.
-#[derive(Clone, Copy, Debug)]
-struct Said {
-    from: SocketAddr,
-    to: SocketAddr,
-    seq: u32,
-    /// The number after its last byte, or its FIN.
-    end: u32,
-    ack: u32,
-    flags: u8,
-    window: u16,
-    /// Whether its checksum is right.
-    is_whole: bool,
-}
-
-impl Said {
-    /// Reads a frame, with IP options and extension headers too. `None`: nobody finds a TCP segment in it.
-    fn read(frame: &[u8]) -> Option<Self> {
-        let (from, to, segment) = transport(frame)?;
-        let header = segment.get(..20)?;
-        let short = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-        let long = |at: usize| u32::from(short(at)) << 16 | u32::from(short(at + 2));
-        let payload = segment.get(usize::from(header[12] >> 4).max(5) * 4..)?;
-        let (seq, flags) = (long(4), header[13]);
-        let counted = u32::from(flags & (SYN | FIN) != 0);
-        Some(Self {
-            from: SocketAddr::new(from, short(0)),
-            to: SocketAddr::new(to, short(2)),
-            seq,
-            end: seq.wrapping_add(payload.len() as u32).wrapping_add(counted),
-            ack: long(8),
-            flags,
-            window: short(14),
-            is_whole: transport_checksum(from, to, 6, segment) == 0,
-        })
-    }
-
-    fn has(&self, flags: u8) -> bool {
-        self.flags & flags != 0
-    }
-
-    /// Returns the connection that it belongs to, and the end that sent it. `holder` returns the connection that has a port to a backend.
-    fn owner(&self, holder: impl Fn(&BackendTuple) -> Option<Ends>) -> Option<(ClientTuple, Side)> {
-        let (ends, side) = match hosts::is_vip(self.to.ip()) {
-            true => ((self.from, self.to), Side::Client),
-            false => (holder(&backend_tuple(self.from, self.to))?, Side::Backend),
-        };
-        Some((hosts::tuple(ends), side))
-    }
-}
-
-/// Returns addresses and TCP segment of a frame.
-fn transport(frame: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {
-    let ip = frame.get(14..)?;
-    let short = |at: usize| ip.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
-    // A length of zero means "as long as the packet".
-    let until = |at: usize, before: usize| match short(at).map(usize::from)? {
-        0 => Some(ip),
-        told => ip.get(..before + told),
-    };
-    match frame.get(12..14)? {
-        [0x08, 0x00] => {
-            let header = ip.get(..usize::from(ip.first()? & 15).max(5) * 4)?;
-            let refused = header[0] >> 4 != 4 || header[9] != 6 || short(6)? & 0x3fff != 0;
-            if refused || header.len() == 20 && checksum(header, 0) != 0 {
-                return None;
-            }
-            let address = |at: usize| <[u8; 4]>::try_from(&header[at..at + 4]).ok().map(IpAddr::from);
-            Some((address(12)?, address(16)?, until(2, 0)?.get(header.len()..)?))
-        }
-        [0x86, 0xdd] => {
-            let header = ip.get(..40)?;
-            let (mut kind, mut rest) = (header[6], until(4, 40)?.get(40..)?);
-            while let 0 | 43 | 51 | 60 = kind {
-                let (next, told) = (*rest.first()?, usize::from(*rest.get(1)?));
-                rest = rest.get(if kind == 51 { (told + 2) * 4 } else { (told + 1) * 8 }..)?;
-                kind = next;
-            }
-            let address = |at: usize| <[u8; 16]>::try_from(&header[at..at + 16]).ok().map(IpAddr::from);
-            (header[0] >> 4 == 6 && kind == 6).then_some((address(8)?, address(24)?, rest))
-        }
-        _ => None,
-    }
-}
-
-/// The end that a segment is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Client,
-    Backend,
-}
-
-impl Side {
-    /// Returns sender and receiver.
-    fn ends(self, flow: &Flow) -> (End, End) {
-        match self {
-            Self::Client => (flow.client, flow.backend),
-            Self::Backend => (flow.backend, flow.client),
-        }
-    }
-
-    /// Returns the flag for a RST of this end that is on trial.
-    fn trial(self) -> u8 {
-        match self {
-            Self::Client => FLOW_CLIENT_ON_TRIAL,
-            Self::Backend => FLOW_BACKEND_ON_TRIAL,
-        }
-    }
-
-    fn other(self) -> Self {
-        match self {
-            Self::Client => Self::Backend,
-            Self::Backend => Self::Client,
-        }
-    }
 }
 
 /// A packet, and the flows before it.
@@ -189,9 +69,9 @@ impl Before {
     /// Checks what became of the flows. `reason` is the packet's own.
     pub fn check(&self, after: &BTreeMap<ClientTuple, Flow>, reason: Reason) {
         for (client, was) in &self.flows {
-            let heard = self.said.zip(self.owner).filter(|(_, (owner, _))| owner == client);
-            match (same(was, after.get(client)), heard) {
-                (None, heard) => may_go(was, heard.map(|(said, (_, side))| (said, side))),
+            let segment = self.said.zip(self.owner).filter(|(_, (owner, _))| owner == client);
+            match (same(was, after.get(client)), segment) {
+                (None, segment) => may_go(was, segment.map(|(said, (_, side))| (said, side))),
                 (Some(now), None) => self.is_untouched(was, now),
                 (Some(now), Some((said, (_, side)))) => {
                     let until = self.undelivered_until;
@@ -201,7 +81,7 @@ impl Before {
         }
     }
 
-    /// Checks a flow that the packet does not belong to. Only an ICMP error may be about it: that its path is narrow.
+    /// Checks a flow that the packet does not belong to. Only an ICMP error may be about it: that the path is narrow.
     fn is_untouched(&self, was: &Flow, now: &Flow) {
         let mut expected = *was;
         if self.said.is_none() {
@@ -217,12 +97,12 @@ fn same<'a>(was: &Flow, now: Option<&'a Flow>) -> Option<&'a Flow> {
 }
 
 /// Checks that a flow may be removed. One that is over makes room. An open one does for a new connection of its client, which
-/// a segment proves that acknowledges nothing of the flow; and where neither a SYN came before, nor is the flow unheard, none does.
-fn may_go(was: &Flow, heard: Option<(Said, Side)>) {
+/// a segment proves that acknowledges nothing of the flow. A SYN came before it, or the client has acknowledged nothing yet.
+fn may_go(was: &Flow, segment: Option<(Said, Side)>) {
     if was.connection.state != FLOW_ESTABLISHED {
         return;
     }
-    let Some((said, Side::Client)) = heard else { panic!("an open flow is removed by {heard:?}") };
+    let Some((said, Side::Client)) = segment else { panic!("an open flow is removed by {segment:?}") };
     assert!(said.is_whole && said.has(ACK) && !said.has(RST), "an open flow is removed by {said:?}");
     let first = was.vip_isn.wrapping_add(1).wrapping_add(was.seq_delta);
     let is_unheard = was.client.acked.number == first;
@@ -248,10 +128,14 @@ struct Heard<'a> {
 impl Heard<'_> {
     fn check(&self) {
         let (was, now, said) = (self.was, self.now, &self.said);
-        let is_over = was.connection.state == FLOW_RESET;
         // What opens or ends a connection must be what its sender sent.
-        if is_over || said.has(SYN | FIN | RST) && !said.is_whole {
-            assert_eq!(now, was, "{said:?} changes this");
+        let is_unread = said.has(SYN | FIN | RST) && !said.is_whole;
+        if is_unread || was.connection.state == FLOW_RESET {
+            let mut expected = *was;
+            if !is_unread && self.is_guess() {
+                expected.connection.wrong_cookies = now.connection.wrong_cookies;
+            }
+            assert_eq!(*now, expected, "{said:?} changes this");
             return;
         }
         self.fixed();
@@ -265,7 +149,7 @@ impl Heard<'_> {
         assert!(now.seen_secs == was.seen_secs || is_believed, "shows life: {self:?}");
         self.state(is_believed);
         let may_clear = self.flags(is_believed);
-        // What passed must have been heard.
+        // What passed must have been learned from.
         if is_believed && matches!(self.reason, Reason::ForwardClient | Reason::ForwardBackend) {
             assert_eq!(near_now, taught, "taught nothing: {self:?}");
             assert_ne!(now.seen_secs, was.seen_secs, "shows no life: {self:?}");
@@ -274,14 +158,19 @@ impl Heard<'_> {
         }
     }
 
+    /// Whether the segment was counted as one with a wrong cookie, and may be one.
+    fn is_guess(&self) -> bool {
+        let [was, now] = [self.was, self.now].map(|flow| flow.connection.wrong_cookies);
+        self.side == Side::Client && !self.said.opens() && now == was << 1 | 1
+    }
+
     /// Checks what no packet of an end changes, or only certain ones do.
     fn fixed(&self) {
         let (was, now, said) = (self.was, self.now, &self.said);
         let from_client = self.side == Side::Client;
-        let wrong = was.connection.wrong_cookies;
-        let is_guess = from_client && !said.has(SYN) && now.connection.wrong_cookies == wrong << 1 | 1;
-        assert!(now.connection.wrong_cookies == wrong || is_guess, "{self:?}");
-        assert!(now.syn == was.syn || from_client && said.has(SYN), "notes a SYN: {self:?}");
+        let is_same = now.connection.wrong_cookies == was.connection.wrong_cookies;
+        assert!(is_same || self.is_guess(), "counts a guess: {self:?}");
+        assert!(now.syn == was.syn || from_client && said.opens(), "notes a SYN: {self:?}");
         let mut expected = *was;
         expected.connection.state = now.connection.state;
         expected.connection.flags = now.connection.flags;
@@ -364,7 +253,7 @@ impl Heard<'_> {
         let (was, now) = (self.was.connection.flags, self.now.connection.flags);
         let is_ahead = distance(far.acked.number, said.seq) > 0 && distance(said.seq, near.sent.next) >= 0;
         let mut may_set = match self.side {
-            Side::Client if said.has(SYN) => FLOW_SYN_SEEN,
+            Side::Client if said.opens() => FLOW_SYN_SEEN,
             Side::Client => 0,
             Side::Backend => FLOW_FRAGMENTED,
         };
@@ -435,12 +324,14 @@ pub fn owner(frame: &[u8], holder: impl Fn(&BackendTuple) -> Option<Ends>) -> Op
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use ::tests::addresses::{BACKEND_PORT, FAMILIES, TENANT_NETS, balancer};
     use ::tests::packet::{Segment, segment};
 
     use super::*;
 
-    /// An open flow: 100 bytes of each end are under way, windows of 64 KiB, scales of 7. And what is behind the names of its ends.
+    /// An open flow: 100 bytes of each end are not acknowledged yet, windows of 64 KiB, scales of 7.
     struct Scene {
         flow: Flow,
         until: Option<u32>,
@@ -573,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_was_heard() {
+    fn what_passed_was_learned_from() {
         let mut scene = Scene::new();
         let data = scene.of_backend().payload([1; 10]).bytes();
         let passed = |scene: &Scene, now| scene.allows(&data, Some(now), Reason::ForwardClient);
@@ -693,22 +584,5 @@ mod tests {
         let udp: Vec<u8> =
             udp.iter().enumerate().map(|(at, byte)| if at == 23 { 17 } else { *byte }).collect();
         assert!(!scene.allows(&udp, Some(now), Reason::NotOurs), "no segment at all");
-    }
-
-    #[test]
-    fn segments_behind_ip_options_and_extension_headers_are_read() {
-        let plain = Scene::new().of_client().payload([1; 10]).bytes();
-        let mut with = plain.clone();
-        with.splice(34..34, [1, 1, 1, 0]);
-        (with[14], with[17]) = (0x46, with[17] + 4);
-        let (said, same) = (Said::read(&with).expect("a segment"), Said::read(&plain).expect("a segment"));
-        assert_eq!((said.seq, said.end, said.ack, said.is_whole), (same.seq, same.end, same.ack, true));
-        let (client, vip) = hosts::ends(hosts::CONNECTIONS - 1);
-        let plain = segment(client, vip).seq(7).ack(9).payload([1; 10]).bytes();
-        let mut with = plain.clone();
-        with.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
-        (with[20], with[19]) = (0, with[19] + 8);
-        let (said, same) = (Said::read(&with).expect("a segment"), Said::read(&plain).expect("a segment"));
-        assert_eq!((said.from, said.seq, said.end, said.is_whole), (same.from, 7, 17, true));
     }
 }

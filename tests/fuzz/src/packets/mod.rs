@@ -10,6 +10,8 @@ mod known;
 mod packet_laws;
 /// Invariants of the maps.
 mod map_laws;
+/// What a frame says to a connection.
+mod said;
 /// Invariants of flows.
 mod flow_laws;
 /// What the daemon orders.
