@@ -16,7 +16,7 @@ const BYTES: usize = 8;
 
 /// Returns the atomic instructions of a program's text by their numbers, and whether each is a full barrier.
 fn atomics(text: &[u8]) -> Vec<(usize, bool)> {
-    let instructions = text.chunks_exact(BYTES).enumerate();
+    let instructions = text.as_chunks::<BYTES>().0.iter().enumerate();
     let atomic = instructions.filter(|(_, bytes)| bytes[0] & !SIZE == ATOMIC);
     atomic.map(|(number, bytes)| (number, bytes[4] & FETCH != 0)).collect()
 }
