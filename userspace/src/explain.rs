@@ -18,7 +18,6 @@ use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 
 /// What a client would send.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +116,7 @@ pub fn image_of(desired: &Desired) -> MapsImage {
         } else {
             IpAddr::V6(Ipv6Addr::UNSPECIFIED)
         };
-        (address, Arc::new(Hop { source, ifindex: 1, mtu: 1500, is_on_link: true }))
+        (address, Hop { source, ifindex: 1, mtu: 1500, is_on_link: true })
     };
     let hops =
         Hops { towards: desired.backend_addresses().into_iter().map(hop).collect(), ..Hops::default() };

@@ -107,15 +107,8 @@ impl Tables {
         let reached = self.desired.backend_addresses().into_iter();
         let towards = reached.filter(|address| !self.unreachable.contains(address)).map(|address| {
             let family = FAMILIES[usize::from(address.is_ipv6())];
-            (
-                address,
-                Arc::new(Hop {
-                    source: balancer(family, TENANT_NETS[0]),
-                    ifindex,
-                    mtu: 1500,
-                    is_on_link: true,
-                }),
-            )
+            let source = balancer(family, TENANT_NETS[0]);
+            (address, Hop { source, ifindex, mtu: 1500, is_on_link: true })
         });
         Hops { towards: towards.collect(), ..Hops::default() }
     }

@@ -97,7 +97,7 @@ impl Image {
             return Held { number: order.number, outcome: Err(failure()), problems, exceptions, devices };
         }
         let source = [192, 0, 2, 1].into();
-        let hop = |address| (address, Arc::new(Hop { source, ifindex: 1, mtu: 1500, is_on_link: true }));
+        let hop = |address| (address, Hop { source, ifindex: 1, mtu: 1500, is_on_link: true });
         let towards = order.desired.backend_addresses().into_iter().map(hop).collect();
         self.is_withdrawn = order.is_withdrawn;
         let plan = plan(&self.applied, &order.desired, &Hops { towards, ..Hops::default() });

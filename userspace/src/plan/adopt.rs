@@ -260,7 +260,12 @@ impl Adoption {
             }
         }
         let mut tally = Tally::default();
-        let mut routes: Vec<_> = self.routes.into_values().map(Arc::new).collect();
+        let without_room = |mut route: AppliedRoute| {
+            route.names.shrink_to_fit();
+            route.backends.shrink_to_fit();
+            Arc::new(route)
+        };
+        let mut routes: Vec<_> = self.routes.into_values().map(without_room).collect();
         routes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         routes.iter().for_each(|route| tally.add(route));
         Applied {

@@ -126,6 +126,14 @@ fn labelled_listener(change: &Change) -> Option<u32> {
 }
 
 impl Applied {
+    /// Keeps what the outputs are to hold from now on instead of what it was planned for, whose listeners, routes and settings are the
+    /// same: otherwise all of it would be kept twice.
+    pub fn take_equal(&mut self, desired: &Desired) {
+        if let Some(basis) = &mut self.basis {
+            basis.desired = desired.clone();
+        }
+    }
+
     /// Selects another key for new cookies. Returns the settings, which the caller must write.
     pub fn sign_with(&mut self, cookie_key: u32) -> Settings {
         self.settings.cookie_key = cookie_key;

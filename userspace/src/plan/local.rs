@@ -2,7 +2,7 @@
 
 use super::Planner;
 use super::applied::Applied;
-use super::hops::Hop;
+use super::next_hops::Hop;
 use super::tally::is_out_of_reach;
 use crate::model::{
     BackendSpec, Desired, DesiredListener, DesiredRoute, HealthCheck, ObjectName, Problem, Protocol,

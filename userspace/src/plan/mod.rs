@@ -13,8 +13,10 @@ mod tally;
 mod local;
 /// The content of the maps.
 pub mod content;
-/// The next hop to each backend.
+/// The next hop to each backend, and our own addresses.
 pub mod hops;
+/// Next hops to many backends, which share a few.
+pub mod next_hops;
 /// The order of writes.
 mod order;
 /// The difference of routes.
@@ -40,9 +42,10 @@ mod tests;
 pub use applied::{Applied, Census};
 pub use change::{Change, Selector};
 pub use content::{Counts, MapsContent};
-pub use hops::{Hop, Hops};
+pub use hops::Hops;
 pub use image::MapsImage;
 pub use local::{Health, Leading};
+pub use next_hops::{Hop, NextHops};
 pub use parts::Part;
 
 use crate::model::{Desired, Pattern, Problem, Settings};
@@ -137,7 +140,7 @@ struct Planner<'a> {
     problems: Vec<Problem>,
     /// (listener id, pattern) pairs that a route no longer has.
     gone: Vec<(u32, Pattern)>,
-    /// As the route planned last has them.
+    /// As the route planned last has them, or the neighbour of the next one.
     attached: Arc<[u32]>,
     new_policies: NewPolicies,
 }

@@ -5,7 +5,9 @@ use super::applied::{AppliedRoute, Basis, delete_name, put_name, shared};
 use super::change::{Admission, Change};
 use super::hops::Hops;
 use super::local;
-use crate::model::{BackendSpec, Desired, DesiredRoute, Difference, Pattern, Problem, TrafficPolicy};
+use crate::model::{
+    BackendSpec, Desired, DesiredRoute, Difference, Pattern, Problem, SharedList, TrafficPolicy,
+};
 use common::maps::address::{Address, Port};
 use common::maps::backend::{
     BACKEND_FAILING, BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend,
@@ -97,6 +99,11 @@ impl<'p> Planner<'p> {
                 }
                 continue;
             };
+            if old.is_none()
+                && let Some(neighbour) = neighbour(&before.routes, &is.name)
+            {
+                self.attached = Arc::clone(&neighbour.attached);
+            }
             let (new, is_new) = self.route(is, old, listener_ids_of);
             if is_new {
                 if let Some(old) = old {
@@ -349,6 +356,12 @@ impl<'p> Planner<'p> {
             None => unreachable(self.own, route, spec),
         }
     }
+}
+
+/// Returns the route that is next to a name: often of the same origin, and so at the same listeners.
+fn neighbour<'a>(routes: &'a SharedList<Arc<AppliedRoute>>, name: &str) -> Option<&'a Arc<AppliedRoute>> {
+    let place = routes.place(name).unwrap_or_else(|place| place);
+    routes.get(place.saturating_sub(1))
 }
 
 /// Returns what a node cannot do of `desired`, whatever its maps hold.

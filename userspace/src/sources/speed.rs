@@ -5,7 +5,6 @@ use crate::model::{Desired, NodeFacts};
 use crate::plan::{Applied, Hop, Hops, plan};
 use std::fmt::Write;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A file of this many tenants with two names and three backends each. `generation` is in every tenant's addresses.
@@ -29,7 +28,7 @@ fn json(routes: u32, generation: u32) -> String {
 fn ways(desired: &Desired) -> Hops {
     let hop = |address: IpAddr| {
         let source = if address.is_ipv4() { "10.255.0.1" } else { "fd00::ffff:1" };
-        (address, Arc::new(Hop { source: source.parse().unwrap(), ifindex: 2, mtu: 1500, is_on_link: true }))
+        (address, Hop { source: source.parse().unwrap(), ifindex: 2, mtu: 1500, is_on_link: true })
     };
     Hops { towards: desired.backend_addresses().into_iter().map(hop).collect(), ..Hops::default() }
 }

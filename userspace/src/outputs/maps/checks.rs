@@ -194,8 +194,7 @@ mod tests {
         assert!(exception.problem.what.contains("address of the node itself"), "{exception:?}");
         assert!(exception.problem.remedy.contains("hostNetwork"), "{exception:?}");
         let hop = Hop { source: [10, 0, 0, 9].into(), ifindex: 3, mtu: 1500, is_on_link: true };
-        let reached =
-            Hops { towards: [(backend.address, Arc::new(hop))].into_iter().collect(), ..Hops::default() };
+        let reached = Hops { towards: [(backend.address, hop)].into_iter().collect(), ..Hops::default() };
         assert_eq!(told(&desired(TrafficPolicy::Local, 1), &reached), []);
         assert_eq!(told(&desired(TrafficPolicy::Local, 0), &Hops::default()), [], "it takes none anyway");
         assert_eq!(

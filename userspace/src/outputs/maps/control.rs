@@ -154,6 +154,7 @@ impl Control {
             && (&self.desired.settings, &self.desired.listeners) == (&desired.settings, &desired.listeners);
         if is_same && self.is_in_step && self.egress.is_current() {
             drop(changed);
+            self.applied.take_equal(&desired);
             self.desired = desired;
             return Ok(Done::default());
         }

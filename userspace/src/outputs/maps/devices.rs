@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use foldhash::HashMap;
-
 use crate::model::Node;
-use crate::plan::Hop;
+use crate::plan::NextHops;
 
 /// The devices that the user selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,16 +38,13 @@ pub(super) struct Chosen {
     pub beyond: Vec<String>,
 }
 
-/// Chooses devices, and removes next hops over other devices.
-pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr, Arc<Hop>>) -> Chosen {
+/// Chooses devices, and gives up next hops over other devices.
+pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut NextHops) -> Chosen {
     let mut chosen = Chosen::default();
+    let of_hops = || towards.distinct().map(|hop| hop.ifindex);
     let wanted: BTreeSet<u32> = match choice {
-        Choice::Routes => {
-            node.defaults.iter().copied().chain(towards.values().map(|hop| hop.ifindex)).collect()
-        }
-        Choice::Routed => {
-            node.routed.iter().copied().chain(towards.values().map(|hop| hop.ifindex)).collect()
-        }
+        Choice::Routes => node.defaults.iter().copied().chain(of_hops()).collect(),
+        Choice::Routed => node.routed.iter().copied().chain(of_hops()).collect(),
         Choice::Named(names) => named(names, node, &mut chosen.unusable),
     };
     for index in wanted {
@@ -68,18 +63,13 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
             None => {}
         }
     }
-    let mut beyond: Vec<(IpAddr, u32)> = Vec::new();
-    towards.retain(|address, hop| {
-        let ours = chosen.devices.contains(&hop.ifindex);
-        if !ours {
-            beyond.push((*address, hop.ifindex));
-        }
-        ours
-    });
-    let is_needed = |index: &u32| needed(choice, node, &*towards, *index);
+    towards.keep_to(&chosen.devices);
+    let is_needed = |index: &u32| needed(choice, node, towards, *index);
     chosen.needed = chosen.devices.iter().copied().filter(is_needed).collect();
     if matches!(choice, Choice::Named(_)) {
-        beyond.sort();
+        let mut beyond: Vec<(IpAddr, u32)> =
+            towards.beyond().map(|(address, hop)| (address, hop.ifindex)).collect();
+        beyond.sort_unstable();
         chosen.beyond.extend(beyond.iter().map(|(address, index)| {
             format!("backend {address} is reached over {}, which is not among --devices", node.name(*index))
         }));
@@ -88,10 +78,10 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
 }
 
 /// Returns whether something does not work without this device.
-fn needed(choice: &Choice, node: &Node, towards: &HashMap<IpAddr, Arc<Hop>>, index: u32) -> bool {
+fn needed(choice: &Choice, node: &Node, towards: &NextHops, index: u32) -> bool {
     *choice != Choice::Routed
         || node.defaults.contains(&index)
-        || towards.values().any(|hop| hop.ifindex == index)
+        || towards.distinct().any(|hop| hop.ifindex == index)
 }
 
 fn named(names: &[Arc<str>], node: &Node, problems: &mut Vec<String>) -> BTreeSet<u32> {
@@ -111,6 +101,7 @@ fn named(names: &[Arc<str>], node: &Node, problems: &mut Vec<String>) -> BTreeSe
 mod tests {
     use super::*;
     use crate::model::Link;
+    use crate::plan::Hop;
 
     fn link(name: &str, ethernet: bool) -> Link {
         Link { name: name.into(), mtu: 1500, ethernet, ..Link::default() }
@@ -130,17 +121,13 @@ mod tests {
         }
     }
 
-    fn towards(egress: &[(u8, u32)]) -> HashMap<IpAddr, Arc<Hop>> {
+    fn towards(egress: &[(u8, u32)]) -> NextHops {
         let source = IpAddr::from([192, 0, 2, 1]);
-        egress
-            .iter()
-            .map(|(host, ifindex)| {
-                (
-                    IpAddr::from([10, 0, 0, *host]),
-                    Arc::new(Hop { source, ifindex: *ifindex, mtu: 1500, is_on_link: true }),
-                )
-            })
-            .collect()
+        let hop = |(host, ifindex): &(u8, u32)| {
+            let hop = Hop { source, ifindex: *ifindex, mtu: 1500, is_on_link: true };
+            (IpAddr::from([10, 0, 0, *host]), hop)
+        };
+        egress.iter().map(hop).collect()
     }
 
     #[test]
@@ -149,7 +136,7 @@ mod tests {
         let chosen = choose(&Choice::Routes, &node(), &mut egress);
         let devices = BTreeSet::from([2, 3]);
         assert_eq!(chosen, Chosen { needed: devices.clone(), devices, ..Chosen::default() });
-        assert_eq!(egress.len(), 1);
+        assert_eq!(egress.iter().count(), 1);
     }
 
     #[test]
@@ -161,7 +148,7 @@ mod tests {
         let mut egress = towards(&[(1, 4)]);
         let chosen = choose(&Choice::Routed, &node, &mut egress);
         assert!(chosen.unusable[0].contains("tun0"), "{chosen:?}");
-        assert!(egress.is_empty());
+        assert_eq!(egress, NextHops::default());
     }
 
     #[test]
@@ -182,6 +169,6 @@ mod tests {
         assert_eq!((chosen.unusable.len(), chosen.beyond.len()), (1, 1));
         assert!(chosen.unusable[0].contains("no device eth7"), "{:?}", chosen.unusable);
         assert!(chosen.beyond[0].contains("10.0.0.1 is reached over eth1"), "{:?}", chosen.beyond);
-        assert!(egress.is_empty());
+        assert_eq!(egress, NextHops::default());
     }
 }

@@ -5,13 +5,13 @@ use std::mem::replace;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashMap;
 
 use super::devices::{Choice, Chosen, choose};
 use crate::model::{Desired, DesiredRoute, Difference, Node};
 use crate::net::NetError;
 use crate::net::egress::towards;
-use crate::plan::{Hop, Hops};
+use crate::plan::{Hop, Hops, NextHops};
 
 /// Changed routes are counted one by one if they are at most this fraction of all: one in this many.
 const SHARE: usize = 8;
@@ -21,15 +21,6 @@ const FEW: usize = 64;
 /// Returns the next hop for each address of a list.
 type Ask = fn(&[IpAddr], &Node) -> Result<Vec<Option<Hop>>, NetError>;
 
-/// What is known about the next hop to an address.
-#[derive(Clone, Debug)]
-struct Known {
-    /// The number of backends with this address.
-    backends: u32,
-    /// The next hop, over any device.
-    hop: Option<Arc<Hop>>,
-}
-
 /// What the kernel reports about the egress to backends, and which devices are ours.
 #[derive(Debug)]
 pub(super) struct Egress {
@@ -37,15 +28,13 @@ pub(super) struct Egress {
     ask: Ask,
     choice: Choice,
     node: Arc<Node>,
-    /// By address of a backend.
-    known: HashMap<IpAddr, Known>,
-    /// The one copy of each next hop.
-    distinct: HashSet<Arc<Hop>>,
     /// The number of addresses reached over each device.
     over: BTreeMap<u32, usize>,
     chosen: Arc<Chosen>,
-    /// Those of `known` that are reached over our devices.
+    /// The next hop to each address of a backend.
     hops: Hops,
+    /// The network changed since the next hops were found.
+    has_moved: bool,
     /// The counts do not match what is in effect and must be recomputed.
     is_stale: bool,
 }
@@ -60,11 +49,10 @@ impl Egress {
             ask: towards,
             choice,
             node,
-            known: HashMap::default(),
-            distinct: HashSet::default(),
             over: BTreeMap::new(),
             chosen: Arc::default(),
             hops: Hops::default(),
+            has_moved: true,
             is_stale: true,
         }
     }
@@ -87,8 +75,7 @@ impl Egress {
     /// Replaces the node's network. Everything known about egress becomes invalid.
     pub(super) fn look_again(&mut self, node: Arc<Node>) {
         self.node = node;
-        self.known.clear();
-        self.distinct.clear();
+        self.has_moved = true;
         self.is_stale = true;
     }
 
@@ -110,25 +97,23 @@ impl Egress {
         for route in desired.routes.iter() {
             addresses(route).for_each(|address| *backends.entry(address).or_default() += 1);
         }
+        let known = |address: &IpAddr| self.hops.towards.said(address).filter(|_| !self.has_moved);
         let mut unknown: Vec<IpAddr> =
-            backends.keys().filter(|address| !self.known.contains_key(address)).copied().collect();
+            backends.keys().filter(|address| known(address).is_none()).copied().collect();
         unknown.sort_unstable();
-        let found = self.ask(&unknown)?;
-        self.known.retain(|address, _| backends.contains_key(address));
-        let found = unknown.into_iter().zip(found);
-        self.known.extend(found.map(|(address, hop)| (address, Known { backends: 0, hop })));
+        let mut found: Vec<_> = unknown.iter().copied().zip((self.ask)(&unknown, &self.node)?).collect();
+        found.extend(backends.keys().filter_map(|address| Some((*address, known(address)?))));
+        let mut towards = NextHops::default();
         self.over.clear();
-        let mut egress: HashMap<IpAddr, Arc<Hop>> = HashMap::default();
-        for (address, known) in &mut self.known {
-            known.backends = backends.get(address).copied().unwrap_or_default();
-            if let Some(hop) = &known.hop {
+        for (address, hop) in found {
+            if let Some(hop) = &hop {
                 *self.over.entry(hop.ifindex).or_default() += 1;
-                egress.insert(*address, Arc::clone(hop));
             }
+            towards.put(address, backends.get(&address).copied().unwrap_or_default(), hop);
         }
-        self.chosen = Arc::new(choose(&self.choice, &self.node, &mut egress));
-        self.set(egress);
-        self.is_stale = false;
+        self.chosen = Arc::new(choose(&self.choice, &self.node, &mut towards));
+        self.set(towards);
+        (self.has_moved, self.is_stale) = (false, false);
         Ok(())
     }
 
@@ -144,26 +129,12 @@ impl Egress {
     pub(super) fn keep_to(&mut self, attached: &BTreeSet<u32>) -> bool {
         let is_less = !self.chosen.devices.is_subset(attached);
         if is_less {
-            self.hops.towards.retain(|_, hop| attached.contains(&hop.ifindex));
+            self.hops.towards.keep_to(attached);
             self.hops.edition += 1;
             // The devices may have it the next time.
             self.is_stale = true;
         }
         is_less
-    }
-
-    /// Returns the next hop for each address of a list, as the kernel says it now.
-    fn ask(&mut self, addresses: &[IpAddr]) -> Result<Vec<Option<Arc<Hop>>>, NetError> {
-        let mut one = |hop: Hop| match self.distinct.get(&hop) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let hop = Arc::new(hop);
-                self.distinct.insert(Arc::clone(&hop));
-                hop
-            }
-        };
-        let found = (self.ask)(addresses, &self.node)?;
-        Ok(found.into_iter().map(|hop| hop.map(&mut one)).collect())
     }
 
     /// Counts the backends of changed routes. Returns `false` if the set of our devices may change with them.
@@ -178,26 +149,24 @@ impl Egress {
                 .flat_map(|new| addresses(new))
                 .for_each(|address| more.entry(address).or_default().1 += 1);
         }
+        let towards = &mut self.hops.towards;
         let unknown: Vec<IpAddr> =
-            more.keys().filter(|address| !self.known.contains_key(address)).copied().collect();
-        let found = self.ask(&unknown)?;
+            more.keys().filter(|address| towards.said(address).is_none()).copied().collect();
+        let found = (self.ask)(&unknown, &self.node)?;
         let mut devices_stay = true;
         for (address, hop) in unknown.into_iter().zip(found) {
-            self.known.insert(address, Known { backends: 0, hop: hop.clone() });
-            if let Some(hop) = hop {
+            if let Some(hop) = &hop {
                 *self.over.entry(hop.ifindex).or_default() += 1;
                 devices_stay &= self.chosen.devices.contains(&hop.ifindex);
-                self.hops.towards.insert(address, hop);
             }
+            towards.put(address, 0, hop);
         }
         for (address, (fewer, more)) in more {
-            let Some(known) = self.known.get_mut(&address) else { continue };
-            known.backends = (known.backends + more).saturating_sub(fewer);
-            if known.backends > 0 {
+            if towards.count(&address, more, fewer) > 0 {
                 continue;
             }
-            let gone = self.known.remove(&address).and_then(|known| known.hop);
-            self.hops.towards.remove(&address);
+            let gone = towards.said(&address).flatten();
+            towards.remove(&address);
             if let Some(hop) = gone {
                 let left = self.over.entry(hop.ifindex).or_default();
                 *left = left.saturating_sub(1);
@@ -208,12 +177,11 @@ impl Egress {
     }
 
     /// Replaces the egress. If it is the same as before, the edition does not change.
-    fn set(&mut self, egress: HashMap<IpAddr, Arc<Hop>>) {
-        let same = self.hops.edition != 0 && self.hops.towards == egress && self.hops.own == self.node.own;
-        if !same {
-            let edition = self.hops.edition + 1;
-            self.hops = Hops { towards: egress, own: self.node.own.clone(), edition };
-        }
+    fn set(&mut self, towards: NextHops) {
+        let before = &self.hops;
+        let is_same = before.edition != 0 && before.towards == towards && before.own == self.node.own;
+        let edition = if is_same { before.edition } else { before.edition + 1 };
+        self.hops = Hops { towards, own: self.node.own.clone(), edition };
     }
 }
 
@@ -302,8 +270,8 @@ mod tests {
                 prop_assert_eq!(&egress.hops().towards, &whole.hops().towards);
                 prop_assert_eq!(egress.chosen(), whole.chosen());
                 if egress.hops().edition == edition {
-                    let both = held.iter().filter_map(|(at, hop)| Some((hop, egress.hops().towards.get(at)?)));
-                    prop_assert!(both.into_iter().all(|(was, is)| was == is));
+                    let mut both = held.iter().filter_map(|(at, hop)| Some((hop, egress.hops().towards.get(&at)?)));
+                    prop_assert!(both.all(|(was, is)| was == is));
                 }
                 before = now;
             }
@@ -316,9 +284,28 @@ mod tests {
         let now = desired(&[(1, vec![1, 6, 11])].into());
         let mut egress = fresh(&Choice::Routes, &before);
         egress.follow(&now, &before.routes.differences(&now.routes)).unwrap();
-        let hops: Vec<_> = egress.hops().towards.values().collect();
-        assert!(hops.len() == 3 && hops.iter().all(|hop| Arc::ptr_eq(hop, hops[0])), "{hops:?}");
-        assert!(egress.known.values().all(|known| Arc::ptr_eq(known.hop.as_ref().unwrap(), hops[0])));
+        let towards = &egress.hops().towards;
+        assert_eq!((towards.iter().count(), towards.distinct().count()), (3, 1));
+    }
+
+    /// Otherwise every route would be planned again whenever something of the network changes.
+    #[test]
+    fn a_network_that_changes_no_next_hop_leaves_the_edition() {
+        let desired = desired(&[(1, vec![1, 2])].into());
+        let mut egress = fresh(&Choice::Routes, &desired);
+        let edition = egress.hops().edition;
+        egress.look_again(Arc::new(node()));
+        assert!(!egress.is_current());
+        egress.find(&desired).unwrap();
+        assert!(egress.is_current() && egress.hops().edition == edition);
+        egress.look_again(Arc::new(node()));
+        egress.ask = |addresses, node| {
+            let next = |hop: Hop| Hop { mtu: 1400, ..hop };
+            Ok(over(addresses, node)?.into_iter().map(|hop| hop.map(next)).collect())
+        };
+        egress.find(&desired).unwrap();
+        assert!(egress.hops().edition > edition);
+        assert!(egress.hops().towards.iter().all(|(_, hop)| hop.mtu == 1400));
     }
 
     #[test]
@@ -336,7 +323,7 @@ mod tests {
         let last = desired(&routes);
         egress.follow(&last, &now.routes.differences(&last.routes)).unwrap();
         assert_eq!(egress.chosen().devices, [1, 3].into());
-        assert!(egress.keep_to(&[1].into()) && egress.hops().towards.len() == 1);
+        assert!(egress.keep_to(&[1].into()) && egress.hops().towards.iter().count() == 1);
         assert!(egress.hops().edition > edition);
     }
 }

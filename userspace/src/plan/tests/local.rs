@@ -128,9 +128,8 @@ fn a_backend_that_was_back_in_time_is_known_by_its_address_when_it_is_gone_again
 fn a_backend_behind_a_router_takes_no_connection_from_clients_that_it_would_see() {
     let local = only(TrafficPolicy::Local, &[("10.1.0.1", 1)]);
     let mut hops = ways(&local);
-    let mut hop = *hops.towards[&ip("10.1.0.1")];
-    hop.is_on_link = false;
-    hops.towards.insert(ip("10.1.0.1"), Arc::new(hop));
+    let hop = *hops.towards.get(&ip("10.1.0.1")).unwrap();
+    hops.towards.put(ip("10.1.0.1"), 1, Some(Hop { is_on_link: false, ..hop }));
     let planned = plan(&Applied::default(), &local, &hops);
     let world = carried_out(&MapsImage::default(), &planned);
     assert_eq!(backends(&world)[0].1.flags, BACKEND_UNREACHABLE);

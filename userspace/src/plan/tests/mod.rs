@@ -12,6 +12,7 @@ mod listener_ids;
 /// Source ranges of routes.
 mod policies;
 
+use super::applied::AppliedRoute;
 use super::*;
 use crate::compile::{Compiled, compile};
 use crate::model::{BackendSpec, DesiredRoute, Facts, ListenerSpec, Protocol, RouteSpec};
@@ -78,7 +79,7 @@ fn desired(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
 fn ways(desired: &Desired) -> Hops {
     let towards = desired.backend_addresses().into_iter().map(|address| {
         let source = if address.is_ipv4() { ip("10.0.0.254") } else { ip("fd00::fe") };
-        (address, Arc::new(Hop { source, ifindex: 3, mtu: 1500, is_on_link: true }))
+        (address, Hop { source, ifindex: 3, mtu: 1500, is_on_link: true })
     });
     Hops { towards: towards.collect(), own: [ip("10.0.0.254")].into(), ..Hops::default() }
 }
@@ -170,7 +171,7 @@ fn a_weight_changes_the_table_and_ends_no_flow() {
 
 /// A node may have a million routes, most at the same listeners.
 #[test]
-fn routes_at_the_same_listeners_share_their_ids() {
+fn routes_at_the_same_listeners_share_their_ids_and_none_has_room_to_grow() {
     let listeners = vec![listener("shared", &["10.97.0.10"], 443, Protocol::Tls, None)];
     let names = ["a", "b", "c"];
     let routes = names.map(|name| route(name, &["shared"], &[name], &[("10.1.0.1", 1)])).to_vec();
@@ -180,8 +181,45 @@ fn routes_at_the_same_listeners_share_their_ids() {
     for applied in [planned.applied, found] {
         let first = &applied.routes[0].attached;
         assert!(applied.routes.iter().all(|route| Arc::ptr_eq(&route.attached, first)), "{applied:?}");
+        let has_room = |route: &AppliedRoute| {
+            route.names.capacity() > route.names.len() || route.backends.capacity() > route.backends.len()
+        };
+        assert!(!applied.routes.iter().any(|route| has_room(route)), "{applied:?}");
         assert_eq!(first.len(), 1);
     }
+}
+
+#[test]
+fn routes_that_come_one_by_one_share_the_ids_of_their_neighbours() {
+    let listeners = || {
+        let port = |name, port| listener(name, &["10.97.0.10"], port, Protocol::Tls, None);
+        vec![port("one", 443), port("two", 444)]
+    };
+    let all = ["a1", "a2", "b1", "b2"];
+    let mut applied = Applied::default();
+    for count in 1..=all.len() {
+        let own = |name: &&str| {
+            let at = if name.starts_with('a') { "one" } else { "two" };
+            route(name, &[at], &[name], &[("10.1.0.1", 1)])
+        };
+        let desired = desired(listeners(), all[..count].iter().map(own).collect());
+        applied = plan(&applied, &desired, &Hops { edition: 1, ..ways(&desired) }).applied;
+    }
+    let [a1, a2, b1, b2] = [0, 1, 2, 3].map(|place: usize| &applied.routes[place].attached);
+    assert!(Arc::ptr_eq(a1, a2) && Arc::ptr_eq(b1, b2) && a1 != b1, "{a1:?} {a2:?} {b1:?} {b2:?}");
+}
+
+#[test]
+fn what_is_equal_replaces_what_was_planned_for() {
+    let before = two_tenants();
+    let hops = Hops { edition: 1, ..ways(&before) };
+    let mut applied = plan(&Applied::default(), &before, &hops).applied;
+    let now = two_tenants();
+    applied.take_equal(&now);
+    let kept = Arc::downgrade(&before.routes[0]);
+    drop(before);
+    assert!(kept.upgrade().is_none());
+    assert!(plan(&applied, &now, &hops).changes.is_empty());
 }
 
 #[test]
@@ -213,7 +251,11 @@ fn tables_hold_only_members_that_the_node_reaches_while_there_is_one() {
     );
     let all = ways(&desired);
     let mut few = all.clone();
-    few.towards.retain(|address, _| [ip("10.1.0.7"), ip("10.1.0.40")].contains(address));
+    for address in desired.backend_addresses() {
+        if ![ip("10.1.0.7"), ip("10.1.0.40")].contains(&address) {
+            few.towards.remove(&address);
+        }
+    }
     let none = Hops { towards: Default::default(), ..all.clone() };
     let members = |world: &MapsImage| reached(world, "10.97.0.10", 443, "a.example.com").members;
     let (mut world, mut applied) = (MapsImage::default(), Applied::default());
@@ -232,8 +274,10 @@ fn tables_hold_only_members_that_the_node_reaches_while_there_is_one() {
 fn listeners_announce_what_fits_their_narrowest_device() {
     let desired = two_tenants();
     let mut hops = ways(&desired);
-    Arc::make_mut(hops.towards.get_mut(&ip("10.2.0.2")).unwrap()).mtu = 1400;
-    Arc::make_mut(hops.towards.get_mut(&ip("fd01::1")).unwrap()).mtu = 9000;
+    for (address, mtu) in [("10.2.0.2", 1400), ("fd01::1", 9000)] {
+        let hop = *hops.towards.get(&ip(address)).unwrap();
+        hops.towards.put(ip(address), 1, Some(Hop { mtu, ..hop }));
+    }
     let world = carried_out(&MapsImage::default(), &plan(&Applied::default(), &desired, &hops));
     let mss: Vec<_> =
         world.listeners.iter().map(|(key, l)| (key.address.is_v4(), key.port.number(), l.mss)).collect();

@@ -104,7 +104,7 @@ fn hops() -> impl Strategy<Value = Hops> {
         |(addresses, ifindex, mtu, is_on_link)| {
             let hop = |address: IpAddr| {
                 let source = ip(if address.is_ipv4() { "10.1.0.254" } else { "fd01::fe" });
-                (address, Arc::new(Hop { source, ifindex, mtu, is_on_link }))
+                (address, Hop { source, ifindex, mtu, is_on_link })
             };
             let towards = addresses.into_iter().map(|text| hop(ip(text))).collect();
             Hops { towards, own: [ip(VIPS[1])].into(), ..Hops::default() }
