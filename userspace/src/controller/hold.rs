@@ -285,13 +285,10 @@ mod tests {
 
     /// A claim of an object to these names.
     fn claim(kind: Kind, name: &str, names: &[&str]) -> Claim {
-        let grant = |name: &&str| Grant {
-            at: "192.0.2.1:443".parse().unwrap(),
-            protocol: Protocol::Tls,
-            what: Has::Names(Pattern::Exact(ServerName::new(name).unwrap())),
-        };
-        let binding =
-            Grant { at: "192.0.2.1:443".parse().unwrap(), protocol: Protocol::Tls, what: Has::Binding };
+        let at = "192.0.2.1:443".parse().unwrap();
+        let of = |name: &&str| Has::Names(Pattern::Exact(ServerName::new(name).unwrap()));
+        let grant = |name: &&str| Grant::new(at, Protocol::Tls, of(name));
+        let binding = Grant::new(at, Protocol::Tls, Has::Binding);
         Claim {
             origin: Origin::Object { created_secs: 0, kind, name: ObjectName::new("ns", name) },
             part: "0".into(),

@@ -206,11 +206,13 @@ pub struct OwnAddresses {
     pub sharing_key: Option<Arc<str>>,
 }
 
-/// Something a claim has.
+/// Something a claim has. A node keeps some for each of its Claims, and a socket address would take half of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Grant {
-    /// Address and port.
-    pub at: SocketAddr,
+    /// The address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
     /// The protocol that is spoken there.
     pub protocol: Protocol,
     /// What of it.
@@ -218,17 +220,27 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// This of an address and port.
+    pub fn new(at: SocketAddr, protocol: Protocol, what: Granted) -> Self {
+        Self { address: at.ip(), port: at.port(), protocol, what }
+    }
+
+    /// Address and port.
+    pub fn at(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+
     /// Notes that an object of this kind and name has it.
     pub fn note(&self, kind: Kind, name: &ObjectName, possession: &mut Possession) {
         let namespace = &name.namespace;
         // Others answer at a Gateway's addresses.
-        note_address(kind, name, self.at.ip(), possession);
+        note_address(kind, name, self.address, possession);
         match &self.what {
             // A listener's names lead nowhere.
             Granted::Names(_) if matches!(kind, Kind::Gateway | Kind::ListenerSet) => {}
-            Granted::Binding => possession.add_binding(namespace, self.at, self.protocol),
-            Granted::Rest => possession.add_names(namespace, self.at, None),
-            Granted::Names(pattern) => possession.add_names(namespace, self.at, Some(pattern.clone())),
+            Granted::Binding => possession.add_binding(namespace, self.at(), self.protocol),
+            Granted::Rest => possession.add_names(namespace, self.at(), None),
+            Granted::Names(pattern) => possession.add_names(namespace, self.at(), Some(pattern.clone())),
         }
     }
 }

@@ -150,7 +150,7 @@ impl Sources {
         let mut objects = BTreeMap::new();
         for stored in self.store.iter().flat_map(|store| store.claim_set().claims.values()) {
             let Claim { grants, route, origin, .. } = &*stored.claim;
-            let of_listener = || grants.iter().find_map(|grant| listeners.get(&grant.at));
+            let of_listener = || grants.iter().find_map(|grant| listeners.get(&grant.at()));
             let found = route.as_deref().and_then(|route| routes.get(route)).or_else(of_listener);
             if let (Some(found), Some(object)) = (found, origin.object()) {
                 objects.entry(object).or_insert(*found);

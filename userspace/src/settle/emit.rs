@@ -102,7 +102,7 @@ impl Emitter<'_, '_> {
 
     fn grant(&self, binding: usize, what: Granted) -> Grant {
         let Binding { at, protocol, .. } = self.bindings[binding];
-        Grant { at, protocol, what }
+        Grant::new(at, protocol, what)
     }
 
     fn file_claims(&self, owners: &mut Owners, claims: &mut Vec<Claim>) {

@@ -158,8 +158,8 @@ impl<'c> Leads<'c> {
             }
             let mut lost = None;
             for grant in &claim.grants {
-                let binding = *bindings.entry(grant.at).or_insert_with(|| {
-                    let (at, protocol, origin) = (grant.at, grant.protocol, &claim.origin);
+                let binding = *bindings.entry(grant.at()).or_insert_with(|| {
+                    let (at, protocol, origin) = (grant.at(), grant.protocol, &claim.origin);
                     this.bindings.push(Binding { at, protocol, origin, rest: None, refusing: None });
                     this.bindings.len() - 1
                 });
@@ -281,8 +281,8 @@ impl<'c> Leads<'c> {
 /// Returns what was granted, for people.
 fn text(grant: &Grant) -> String {
     match &grant.what {
-        Granted::Names(pattern) => format!("{pattern} at {}", grant.at),
-        Granted::Binding | Granted::Rest => grant.at.to_string(),
+        Granted::Names(pattern) => format!("{pattern} at {}", grant.at()),
+        Granted::Binding | Granted::Rest => grant.at().to_string(),
     }
 }
 

@@ -84,7 +84,7 @@ fn mark_left_out(claims: &mut [Claim], left_out: &[Arc<str>]) {
                 Granted::Names(pattern) => Some(pattern.clone()),
                 Granted::Binding | Granted::Rest => None,
             };
-            let refusal = Refusal { names, ..Refusal::whole(grant.at, Why::NoRoom) };
+            let refusal = Refusal { names, ..Refusal::whole(grant.at(), Why::NoRoom) };
             let refusals = &mut claim.asked.get_or_insert_default().refusals;
             if !refusals.contains(&refusal) {
                 refusals.push(refusal);

@@ -63,23 +63,23 @@ impl Awaited {
         for grant in self.of.remove(name).unwrap_or_default() {
             self.drop(&grant);
         }
-        grants.iter().for_each(|grant| self.at.entry(grant.at).or_default().add(&grant.what));
+        grants.iter().for_each(|grant| self.at.entry(grant.at()).or_default().add(&grant.what));
         if !grants.is_empty() {
             self.of.insert(name.to_owned(), grants);
         }
     }
 
     fn drop(&mut self, grant: &Grant) {
-        let Some(there) = self.at.get_mut(&grant.at) else { return };
+        let Some(there) = self.at.get_mut(&grant.at()) else { return };
         there.remove(&grant.what);
         if there.all == 0 {
-            self.at.remove(&grant.at);
+            self.at.remove(&grant.at());
         }
     }
 
     /// Whether a claim is to get this, or part of it.
     fn has(&self, lost: &Grant) -> bool {
-        self.at.get(&lost.at).is_some_and(|there| there.has(&lost.what))
+        self.at.get(&lost.at()).is_some_and(|there| there.has(&lost.what))
     }
 }
 
@@ -284,20 +284,15 @@ pub(super) mod tests {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         for (lost, won, waits) in table {
             let (what, won) = (granted(lost), granted(won));
-            let to_get = |what: &Granted| Grant {
-                at: at("192.0.2.1:443"),
-                protocol: Protocol::Tls,
-                what: what.clone(),
-            };
+            let to_get = |what: &Granted| Grant::new(at("192.0.2.1:443"), Protocol::Tls, what.clone());
             let mut awaited = Awaited::default();
             awaited.set("won", vec![to_get(&won)]);
-            let mut lost = Grant { at: at("192.0.2.1:443"), protocol: Protocol::Tls, what };
+            let lost_at = |text| Grant::new(at(text), Protocol::Tls, what.clone());
+            let lost = lost_at("192.0.2.1:443");
             assert_eq!(awaited.has(&lost), waits, "{lost:?} {won:?}");
             for other in ["192.0.2.1:444", "192.0.2.2:443"] {
-                lost.at = at(other);
-                assert!(!awaited.has(&lost), "{lost:?} {won:?}");
+                assert!(!awaited.has(&lost_at(other)), "{lost:?} {won:?} {other}");
             }
-            lost.at = at("192.0.2.1:443");
             // Another one is to get the same.
             awaited.set("other", vec![to_get(&won)]);
             awaited.set("won", Vec::new());

@@ -393,15 +393,13 @@ mod tests {
     };
     use crate::model::{Claim, Kind, ObjectName, Origin, Pattern, Protocol, ServerName};
     use crate::sources::kubernetes::api::claim::ClaimAddress;
+    use std::net::SocketAddr;
     use std::num::NonZeroU16;
     use std::time::Duration;
 
     fn claim(name: &str, port: u16) -> Claim {
-        let grant = Grant {
-            at: format!("192.0.2.1:{port}").parse().unwrap(),
-            protocol: Protocol::Tcp,
-            what: Granted::Rest,
-        };
+        let at = SocketAddr::new([192, 0, 2, 1].into(), port);
+        let grant = Grant::new(at, Protocol::Tcp, Granted::Rest);
         Claim {
             origin: Origin::Object { created_secs: 1, kind: Kind::Service, name: ObjectName::new("a", name) },
             part: "443".into(),
@@ -1117,7 +1115,7 @@ mod tests {
         let names = |name: &str, pattern: &str| {
             let what = Granted::Names(Pattern::Exact(ServerName::new(pattern).unwrap()));
             let at = "192.0.2.1:443".parse().unwrap();
-            Claim { grants: vec![Grant { at, protocol: Protocol::Tls, what }], ..claim(name, 443) }
+            Claim { grants: vec![Grant::new(at, Protocol::Tls, what)], ..claim(name, 443) }
         };
         let object = |claim: &Claim| ClaimOrigin::of(claim).unwrap().object_name();
         let (a, b, c) = (names("a", "x.org"), names("b", "y.org"), names("c", "z.org"));

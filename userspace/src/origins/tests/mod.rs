@@ -34,7 +34,7 @@ fn object(of: &str, host: &Value, port: u16) -> Value {
 
 fn line(claim: &Claim) -> String {
     let grants: Vec<String> =
-        claim.grants.iter().map(|grant| format!("{} {:?}", grant.at, grant.what)).collect();
+        claim.grants.iter().map(|grant| format!("{} {:?}", grant.at(), grant.what)).collect();
     let refusals: Vec<String> =
         claim.refusals().iter().map(|refusal| format!("{:?} {:?}", refusal.address, refusal.why)).collect();
     let (route, tenant) = (claim.route.as_deref(), claim.tenant.as_deref());

@@ -364,7 +364,7 @@ proptest! {
             let of = claim.origin.object().unwrap();
             prop_assert!(called.insert((of, &claim.part)), "{claim:?}");
             for grant in claim.grants.iter().filter(|grant| grant.what != Granted::Binding) {
-                prop_assert!(granted.insert((grant.at, format!("{:?}", grant.what))), "{grant:?} twice");
+                prop_assert!(granted.insert((grant.at(), format!("{:?}", grant.what))), "{grant:?} twice");
             }
         }
     }

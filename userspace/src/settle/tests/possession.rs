@@ -51,7 +51,7 @@ fn holders(claims: &[Claim]) -> BTreeMap<String, BTreeSet<(String, String)>> {
                 Granted::Names(pattern) if !claim.asked.as_ref().unwrap().matches.contains(pattern) => {
                     continue;
                 }
-                what => format!("{} {what:?}", grant.at),
+                what => format!("{} {what:?}", grant.at()),
             };
             holders.entry(key).or_default().insert((namespace.clone(), claim.part.to_string()));
         }
@@ -139,9 +139,10 @@ proptest! {
                 (now, says) = next;
             }
             let changed = NAMESPACES[objects[at].namespace()];
-            let (old, new) = (holders(&before), holders(&now));
+            let (old, new, nobody) = (holders(&before), holders(&now), BTreeSet::new());
             for (key, old) in &old {
-                let Some(new) = new.get(key) else { continue };
+                // Nor is anything taken that nobody has then.
+                let new = new.get(key).unwrap_or(&nobody);
                 for (namespace, part) in old {
                     let is_kept = new.iter().any(|(other, _)| other == namespace);
                     let is_own = changed == namespace;

@@ -37,16 +37,18 @@ impl Slices {
             Some(_) => self.take_away(&name),
             None => {}
         }
-        self.touched.insert(slice.service.clone());
-        self.by_service.insert((slice.service.clone(), Arc::clone(&name.name)));
+        let service = slice.of(&name);
+        self.by_service.insert((service.clone(), Arc::clone(&name.name)));
+        self.touched.insert(service);
         self.slices.insert(name, slice);
     }
 
     /// A slice is gone.
     pub(super) fn take_away(&mut self, name: &ObjectName) {
         let Some(slice) = self.slices.remove(name) else { return };
-        self.by_service.remove(&(slice.service.clone(), Arc::clone(&name.name)));
-        self.touched.insert(slice.service);
+        let service = slice.of(name);
+        self.by_service.remove(&(service.clone(), Arc::clone(&name.name)));
+        self.touched.insert(service);
     }
 
     /// To be called after many were added.
@@ -145,6 +147,13 @@ impl Slices {
             return Arc::clone(&only.endpoints);
         }
         normalise(slices().flat_map(|slice| slice.endpoints.iter().cloned()).collect())
+    }
+}
+
+impl Slice {
+    /// The Service of a slice of this name.
+    fn of(&self, name: &ObjectName) -> ObjectName {
+        ObjectName::new(Arc::clone(&name.namespace), Arc::clone(&self.service))
     }
 }
 

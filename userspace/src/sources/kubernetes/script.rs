@@ -185,7 +185,8 @@ impl Script {
             zones: Arc::new([]),
             node: None,
         };
-        let slice = Slice { service: service.clone(), endpoints: hosts.iter().map(endpoint).collect() };
+        let slice =
+            Slice { service: Arc::clone(&service.name), endpoints: hosts.iter().map(endpoint).collect() };
         let entry = Entry { name: service, body: Body::Slice(slice), problems: Vec::new(), status: None };
         self.tell(Source::EndpointSlices, WatchEvent::Put(Box::new(entry)));
     }
@@ -199,7 +200,7 @@ impl Script {
 fn claim(name: &str, address: [u8; 4]) -> Claim {
     let name = ObjectName::new("ns", name);
     let at = SocketAddr::new(address.into(), 443);
-    let grant = |what| Grant { at, protocol: Protocol::Tcp, what };
+    let grant = |what| Grant::new(at, Protocol::Tcp, what);
     let service = ServicePortRef { name: name.clone(), port: "p".into(), probe: None };
     let references = [ClaimBackend::of_service(1, Some(service))].into();
     Claim {

@@ -106,7 +106,8 @@ pub(super) struct Mark {
 /// An EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
-    pub(super) service: ObjectName,
+    /// The name of its Service, which is in its namespace.
+    pub(super) service: Arc<str>,
     /// Sorted; each (port name, address, port) once.
     pub(super) endpoints: Arc<[Endpoint]>,
 }

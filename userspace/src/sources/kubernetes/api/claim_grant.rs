@@ -5,7 +5,6 @@ use crate::model::Pattern;
 use crate::model::claim::{AskedProtocol, Grant, Granted, Refusal, Why};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
 
 /// What to do about a Claim that cannot be read: nobody but the controller writes it.
 pub(in super::super) const REMEDY: &str =
@@ -85,7 +84,7 @@ impl ClaimGrant {
             Some("*") => Granted::Rest,
             Some(names) => Granted::Names(pattern(names)?),
         };
-        Ok(Grant { at: SocketAddr::new(address, port), protocol, what })
+        Ok(Grant { address, port, protocol, what })
     }
 
     pub(super) fn of(grant: &Grant, now: &str) -> Self {
@@ -94,7 +93,7 @@ impl ClaimGrant {
             Granted::Rest => Some("*".to_owned()),
             Granted::Names(pattern) => Some(pattern.to_string()),
         };
-        let (address, port) = (grant.at.ip().to_string(), grant.at.port().into());
+        let (address, port) = (grant.address.to_string(), grant.port.into());
         Self { address, port, names, since: now.to_owned(), ..Self::default() }
     }
 

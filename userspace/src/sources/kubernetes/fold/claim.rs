@@ -120,10 +120,11 @@ fn read(
         protocol,
         // What was asked and not granted is not served, and no node asks which object of this name it is.
         asked: None,
+        // Few claims share a route, so the interner would take more than it saves.
         route: (!spec.route.is_empty()).then(|| match is_refused {
-            false => interner.of(&spec.route),
+            false => Arc::from(&*spec.route),
             // Another claim of the route may lead to its backends.
-            true => interner.of(&refused(&spec.route)),
+            true => refused(&spec.route).into(),
         }),
         grants,
         backends,

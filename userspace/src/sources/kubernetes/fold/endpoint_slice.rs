@@ -21,7 +21,8 @@ pub(in super::super) fn fold(raw: Raw<RawSlice>, interner: &Interner) -> (Slice,
         namespace: interner.of(raw.meta.namespace.as_deref().unwrap_or_default()),
         name: interner.of(labels.get(SERVICE_NAME).map_or("", String::as_str)),
     };
-    let mut found = Findings::of(Some(ObjectRef { kind: Kind::Service, name: service.clone() }));
+    let name = Arc::clone(&service.name);
+    let mut found = Findings::of(Some(ObjectRef { kind: Kind::Service, name: service }));
     let slice_name = raw.meta.name.unwrap_or_default();
     let field = |field: &str| format!("EndpointSlice {slice_name}: {field}");
     let slice: RawSlice = raw.body.unwrap_or_else(|error| {
@@ -30,7 +31,7 @@ pub(in super::super) fn fold(raw: Raw<RawSlice>, interner: &Interner) -> (Slice,
         RawSlice::default()
     });
     let Some(is_v4) = family(slice.address_type.as_deref(), &field("addressType"), &mut found) else {
-        return (Slice { service, endpoints: Arc::new([]) }, found.into_problems());
+        return (Slice { service: name, endpoints: Arc::new([]) }, found.into_problems());
     };
     let ports = ports(slice.ports, field, &mut found, interner);
     let mut endpoints = Vec::new();
@@ -52,7 +53,7 @@ pub(in super::super) fn fold(raw: Raw<RawSlice>, interner: &Interner) -> (Slice,
             node: node.clone(),
         }));
     }
-    (Slice { service, endpoints: normalise(endpoints) }, found.into_problems())
+    (Slice { service: name, endpoints: normalise(endpoints) }, found.into_problems())
 }
 
 /// Whether addresses are IPv4; `None`: no addresses that packets can be sent to.

@@ -56,7 +56,7 @@ fn slice_of(service: &str, endpoints: &[(u8, EndpointState)]) -> Slice {
         zones: Arc::new([]),
         node: None,
     };
-    Slice { service: name(service), endpoints: normalise(endpoints.iter().map(endpoint).collect()) }
+    Slice { service: service.into(), endpoints: normalise(endpoints.iter().map(endpoint).collect()) }
 }
 
 #[test]

@@ -35,8 +35,7 @@ fn slice(name: &str, last: &[u8]) -> Entry {
         zones: Arc::new([]),
         node: None,
     };
-    let slice =
-        Slice { service: ObjectName::new("ns", "api"), endpoints: last.iter().map(endpoint).collect() };
+    let slice = Slice { service: "api".into(), endpoints: last.iter().map(endpoint).collect() };
     Entry { name: ObjectName::new("ns", name), body: Body::Slice(slice), problems: Vec::new(), status: None }
 }
 

@@ -29,7 +29,7 @@ fn a_claim_is_read_back() {
     assert_eq!((stored.version, problems.len()), (77, 0));
     let Origin::Object { created_secs, name, .. } = &stored.claim.origin else { panic!("{stored:?}") };
     assert_eq!((*created_secs, name.to_string()), (1_795_651_200, "a/b".to_owned()));
-    let grants: Vec<String> = stored.claim.grants.iter().map(|grant| grant.at.to_string()).collect();
+    let grants: Vec<String> = stored.claim.grants.iter().map(|grant| grant.at().to_string()).collect();
     assert_eq!(grants, ["192.0.2.1:443", "[2001:db8::1]:443"]);
     assert!(matches!(&stored.claim.grants[1].what, Granted::Names(Pattern::Wildcard(_))));
     let ClaimBackends::Services { references, server_name } = &stored.claim.backends else {

@@ -29,7 +29,7 @@ endpoints:
 fn a_slice_gives_each_endpoint_at_each_tcp_port() {
     let (slice, problems) = endpoint_slice(raw(SLICE), &interner());
     assert_eq!(lines(&problems), Vec::<String>::new());
-    assert_eq!(slice.service.to_string(), "tenant-a/api");
+    assert_eq!(&*slice.service, "api");
     let told: Vec<String> = slice
         .endpoints
         .iter()
