@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// * changed routes of the file are compiled alone; in a cluster, all claims are compiled again unless only
 ///   backends changed;
 /// * for changed endpoints and failing backends, only the routes that use them are resolved again;
-/// * a changed claim, and the node's zone, compile all claims, but not the file.
+/// * a changed claim, and the node's zone, compile all claims, but not the file; a claim that says the same in another version,
+///   only if it depends on versions which of two has something.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     /// There is no cluster, only the file. A contradiction in the file refuses it.
@@ -31,6 +32,8 @@ pub struct Compiler {
     problems: Vec<Problem>,
     /// What was granted to objects and is not in `desired`, each with its object.
     left_out: Arc<[Problem]>,
+    /// The versions of claims decide something in `desired`.
+    is_of_versions: bool,
     /// The number of `problems` before the warnings about the file.
     of_objects: usize,
     probes: Probes,
@@ -44,6 +47,8 @@ struct Due {
     is_whole: bool,
     /// Routes of the file whose backends changed.
     routes: BTreeSet<Arc<str>>,
+    /// Claims have other versions.
+    versions: bool,
     /// Services whose endpoints changed.
     services: BTreeSet<ObjectName>,
     /// Backends that started or stopped failing.
@@ -87,6 +92,7 @@ impl Compiler {
             desired: Arc::default(),
             problems: Vec::new(),
             left_out: Arc::default(),
+            is_of_versions: false,
             of_objects: 0,
             probes: Probes::new(),
             due: Due { is_whole: true, ..Due::default() },
@@ -121,6 +127,7 @@ impl Compiler {
         match change {
             Change::Route(..) => {}
             Change::Endpoints(service) => drop(due.services.insert(service)),
+            Change::Versions => due.versions = true,
             Change::Objects => due.is_whole = true,
             Change::LocalPorts(ports) => due.warnings |= replace(&mut node.local_ports, ports) != ports,
             Change::Zone(zone) => {
@@ -177,6 +184,7 @@ impl Compiler {
             return nothing;
         };
         if !due.is_whole
+            && !(due.versions && self.is_of_versions)
             && let Some(refreshed) = self.some(file, cluster, &due)
         {
             self.desired = Arc::new(refreshed.desired);
@@ -190,10 +198,13 @@ impl Compiler {
             return Step::Some(refreshed.probes);
         }
         let built = claims::compile_set(file, cluster, &self.node);
-        self.desired = Arc::new(built.desired);
+        // Most routes are as before, and outputs hold what was before: they find the few that are not, and no route is kept twice.
+        let routes = built.desired.routes.sharing(&self.desired.routes);
+        self.desired = Arc::new(Desired { routes, ..built.desired });
         self.of_objects = built.problems.len();
         self.problems = built.problems;
         self.left_out = built.unserved.into();
+        self.is_of_versions = built.is_of_order;
         self.probes = built.probes;
         self.warn(true);
         Step::Whole

@@ -25,6 +25,8 @@ pub enum Change {
     Route(Arc<str>, Option<RouteSpec>),
     /// The endpoints of a Service. Their content is in the cluster, which is lent to the compiler.
     Endpoints(ObjectName),
+    /// The versions of Claims that say the same as before; likewise.
+    Versions,
     /// Any other object of the cluster; likewise.
     Objects,
     /// First and last port that the node's kernel hands out; `None`: not known.

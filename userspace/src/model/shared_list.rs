@@ -163,6 +163,19 @@ impl<T: Named + PartialEq> SharedList<T> {
     }
 }
 
+impl<T: Named + PartialEq + Clone> SharedList<T> {
+    /// The same list, with what an older one has alike taken from that: nothing is kept twice while both are there, and comparing them
+    /// costs what differs.
+    #[must_use]
+    pub fn sharing(&self, older: &Self) -> Self {
+        let edit = |(before, now): Difference<'_, T>| {
+            let name = before.or(now).map_or("", Named::name);
+            (Arc::from(name), now.cloned())
+        };
+        older.edited(older.differences(self).into_iter().map(edit))
+    }
+}
+
 /// A position in a list.
 struct Cursor<'a, T> {
     pieces: &'a [Arc<Vec<T>>],
@@ -336,6 +349,7 @@ mod tests {
                         .filter(|(_, (old, new))| old != new);
                     prop_assert_eq!(named, wanted.collect::<BTreeMap<_, _>>());
                 }
+                prop_assert_eq!(&whole.sharing(&list), &whole);
                 list = edited;
             }
         }
@@ -347,5 +361,9 @@ mod tests {
         let edited = list.edited([(text(500), Some(Item(text(500), 1)))]);
         let shared = list.pieces.iter().zip(&edited.pieces).filter(|(a, b)| Arc::ptr_eq(a, b)).count();
         assert_eq!(shared, list.pieces.len() - 1);
+        let whole: SharedList<Item> = edited.iter().cloned().collect();
+        let again = whole.sharing(&list);
+        let shared = list.pieces.iter().zip(&again.pieces).filter(|(a, b)| Arc::ptr_eq(a, b)).count();
+        assert_eq!((again, shared), (edited, list.pieces.len() - 1));
     }
 }

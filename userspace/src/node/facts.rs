@@ -275,6 +275,11 @@ impl Sources {
         warnings
     }
 
+    /// Takes the room out of what is known of the cluster. To be called when idle.
+    pub(super) fn pack(&mut self) {
+        self.store.iter_mut().for_each(Store::pack);
+    }
+
     /// Updates the state from what is known. Compiles only what changed. Requires complete sources.
     pub(super) fn compile(&mut self, state: &mut Option<State>) -> ProbeNews {
         if let Some(store) = &mut self.store {
@@ -301,7 +306,7 @@ impl Sources {
         match self.compiler.compile(self.store.as_ref().map(Store::claim_set)) {
             Step::Some(probes) => {
                 match state {
-                    Some(state) => state.follow(&self.compiler),
+                    Some(state) => state.follow(&self.compiler, version),
                     None => *state = Some(State::of(&self.compiler, version)),
                 }
                 ProbeNews::Some(probes)

@@ -196,6 +196,7 @@ impl Node {
         self.saving.save_some_time();
         // Compiling a cluster needs about ten times the memory that is kept.
         if self.pace.is_quiet() && self.sources.has_cluster() {
+            self.sources.pack();
             give_back_memory();
         }
         Ok(())

@@ -68,9 +68,10 @@ impl State {
         Self { desired, claims_version: 0, problems: Vec::new(), left_out: Arc::default(), saved }
     }
 
-    /// Updates the state after single entries changed.
-    pub(super) fn follow(&mut self, compiler: &Compiler) {
+    /// Updates the state after single entries changed, or versions of Claims alone: every Claim up to this one is in it.
+    pub(super) fn follow(&mut self, compiler: &Compiler, claims_version: u64) {
         self.desired = Arc::clone(compiler.desired());
+        self.claims_version = claims_version;
         self.problems = compiler.problems().to_vec();
         self.left_out = Arc::clone(compiler.left_out());
     }

@@ -13,6 +13,7 @@ use crate::model::{
 use crate::settle;
 use foldhash::{HashMap, HashMapExt, HashSet};
 use std::collections::hash_map::Entry;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub(in crate::compile) struct Built {
     pub(in crate::compile) unserved: Vec<Problem>,
     /// What is wrong with backends, and what the maps have no room for.
     pub(in crate::compile) problems: Vec<Problem>,
+    /// In another order of the same claims of objects, others would have something.
+    pub(in crate::compile) is_of_order: bool,
 }
 
 /// An address and port that we answer on.
@@ -65,6 +68,8 @@ type Names<'c> = HashMap<(usize, &'c Pattern), usize>;
 struct Leads<'c> {
     bindings: Vec<Binding<'c>>,
     routes: Vec<Lead<'c>>,
+    /// Claims of objects contradict each other, and the first has it.
+    is_of_order: bool,
 }
 
 /// Builds what the data plane should do. Of claims that were granted the same, the first has it.
@@ -75,12 +80,13 @@ pub(super) fn build<'c>(
 ) -> Built {
     let mut built = Built::default();
     let leads = Leads::new(claims, &mut built.unserved);
+    built.is_of_order = leads.is_of_order;
     let services = Endpoints::new(ground, leads.bindings.iter().map(|binding| binding.at));
     let mut routes = Vec::with_capacity(leads.routes.len());
     for (index, lead) in leads.routes.iter().enumerate().filter(|(_, lead)| lead.is_used) {
-        let (resolved, server_name) = leads.resolve(lead, &services, &mut built.problems);
+        let (mut resolved, server_name) = leads.resolve(lead, &services, &mut built.problems);
         let (name, names) = (Arc::clone(lead.name), lead.names.clone().into());
-        let backends = resolved.backends.clone().into();
+        let backends = take(&mut resolved.backends).into();
         let source_ranges = lead.source_ranges.cloned();
         let (tenant, affinity, traffic) = (lead.tenant.cloned(), lead.affinity, lead.traffic);
         let elsewhere = resolved.elsewhere.clone();
@@ -117,6 +123,16 @@ pub(super) fn build<'c>(
     let routes = routes.into_iter().map(Arc::new).collect();
     built.desired = Desired { settings: settings.clone(), listeners, routes, health_checks };
     built
+}
+
+impl Lead<'_> {
+    /// Whether a claim that leads to it would have made the same of it, had it come first.
+    fn is_of(&self, claim: &Claim) -> bool {
+        let Self { origin, tenant, backends, source_ranges, affinity, traffic, health_port, .. } = self;
+        (*origin, *tenant, *backends, *source_ranges)
+            == (&claim.origin, claim.tenant.as_ref(), &claim.backends, claim.source_ranges.as_ref())
+            && (*affinity, *traffic, *health_port) == (claim.affinity, claim.traffic, claim.health_port)
+    }
 }
 
 impl Binding<'_> {
@@ -156,6 +172,7 @@ impl<'c> Leads<'c> {
                 unserved.extend(unserved_of(claim, &format!("the route name {name}"), origin));
                 continue;
             }
+            this.is_of_order |= route.is_some_and(|route| !this.routes[route].is_of(claim));
             let mut lost = None;
             for grant in &claim.grants {
                 let binding = *bindings.entry(grant.at()).or_insert_with(|| {
@@ -204,12 +221,15 @@ impl<'c> Leads<'c> {
     ) -> Option<&'c Origin> {
         let at = &mut self.bindings[binding];
         if at.protocol != grant.protocol {
+            self.is_of_order = true;
             return Some(at.origin);
         }
         let route = route?;
         let holder = match &grant.what {
             Granted::Binding => {
-                at.refusing.get_or_insert(route);
+                let first = *at.refusing.get_or_insert(route);
+                // On TLS nothing is refused there.
+                self.is_of_order |= first != route && at.protocol == Protocol::Tcp;
                 return None;
             }
             Granted::Rest => *at.rest.get_or_insert(route),
@@ -221,10 +241,13 @@ impl<'c> Leads<'c> {
                 }
             },
         };
+        let is_lost = holder != route;
         let (own, holder) = (&self.routes[route], &self.routes[holder]);
+        let is_of_file = is_of_another_source(own.origin, holder.origin);
+        self.is_of_order |= is_lost && !is_of_file;
         // What only refuses connections loses nothing where others take them.
         let leads = !matches!(own.backends, ClaimBackends::None);
-        (leads && is_of_another_source(own.origin, holder.origin)).then_some(holder.origin)
+        (leads && is_of_file).then_some(holder.origin)
     }
 
     /// Returns the backends of a route, and the server name of their probes.
@@ -342,6 +365,7 @@ fn fitting<T, U>(
     if ranked.iter().all(|place| room.take(&routes[*place].1)) {
         return fits;
     }
+    built.is_of_order = true;
     ranked.sort_by_key(|place| (lead_of(*place).origin, *place));
     let mut room = Room::new(names_max);
     for place in ranked {

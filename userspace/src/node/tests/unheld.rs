@@ -8,7 +8,7 @@ use crate::config::ChartFile;
 use crate::controller::keys::KEYS;
 use crate::model::{Facts, Settings};
 use crate::node::Identity;
-use crate::node::facts::Sources;
+use crate::node::facts::{ProbeNews, Sources};
 use crate::node::orders::{Cause, Orders, Wanted};
 use crate::node::state::State;
 use crate::node::telemetry::{Known, counts, report};
@@ -123,6 +123,26 @@ async fn keys_that_cannot_be_followed_are_published_and_age_no_saved_state() {
     cluster.cut_off("connection refused");
     let changed = timeout(Duration::from_secs(20), agent.sources.changed()).await;
     assert!(changed.is_ok() && !agent.sources.is_confirmed());
+}
+
+/// As when the controller writes what only people read: all Claims were compiled for it.
+#[tokio::test]
+async fn a_claim_that_says_the_same_in_another_version_is_held_and_compiles_nothing() {
+    let folder = Folder::new();
+    folder.write(&[]);
+    let (mut agent, cluster) = Agent::new(&[A, B], folder, 1_000);
+    agent.turn().await;
+    cluster.put_service(B, 8, same);
+    let changed = timeout(Duration::from_secs(20), agent.sources.changed()).await;
+    assert!(changed.is_ok(), "it is not reported");
+    let probes = agent.sources.compile(&mut agent.state);
+    assert!(matches!(probes, ProbeNews::Some(changes) if changes.is_empty()));
+    agent.order();
+    agent.answer().await;
+    assert_eq!(agent.said(), (8, vec![]));
+    cluster.mark(9, false);
+    agent.turn().await;
+    assert_eq!(agent.said(), (9, vec![]));
 }
 
 /// The next Claim's version would say that the node holds it.

@@ -57,6 +57,11 @@ impl Slices {
         pack::set(&mut self.by_service);
     }
 
+    /// How many slices there are.
+    pub(super) fn len(&self) -> usize {
+        self.slices.len()
+    }
+
     /// Names of all slices.
     pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
         self.slices.keys()

@@ -33,7 +33,7 @@ pub struct Store {
     bundle: Option<String>,
     /// Something was taken from the inbox and not reported yet.
     is_touched: bool,
-    /// More than endpoints changed since [`Store::changes`].
+    /// More than endpoints and versions of Claims changed since [`Store::changes`].
     is_other: bool,
     /// Ends the watches with the store.
     watches: JoinSet<()>,
@@ -67,15 +67,23 @@ enum Progress {
 pub enum Changes {
     /// Anything.
     All,
-    /// Endpoints of these Services, and nothing else.
-    Endpoints(BTreeSet<ObjectName>),
+    /// Nothing else than this.
+    Some {
+        /// Services whose endpoints changed.
+        endpoints: BTreeSet<ObjectName>,
+        /// Whether Claims have other versions that say the same as before.
+        are_renumbered: bool,
+    },
 }
 
 impl From<Changes> for Delta {
     fn from(changes: Changes) -> Self {
         let changes = match changes {
             Changes::All => vec![Change::Objects],
-            Changes::Endpoints(services) => services.into_iter().map(Change::Endpoints).collect(),
+            Changes::Some { endpoints, are_renumbered } => {
+                let versions = are_renumbered.then_some(Change::Versions);
+                endpoints.into_iter().map(Change::Endpoints).chain(versions).collect()
+            }
         };
         Self { changes, places: Places::default() }
     }
@@ -214,7 +222,16 @@ impl Store {
     /// What changed since this was last asked.
     pub fn changes(&mut self) -> Changes {
         let endpoints = self.tables.take_changed_endpoints();
-        if std::mem::take(&mut self.is_other) { Changes::All } else { Changes::Endpoints(endpoints) }
+        let are_renumbered = self.tables.claims.take_renumbered();
+        match std::mem::take(&mut self.is_other) {
+            true => Changes::All,
+            false => Changes::Some { endpoints, are_renumbered },
+        }
+    }
+
+    /// Takes the room out of what grew much, object by object, since the last time. To be called when idle.
+    pub fn pack(&mut self) {
+        self.tables.pack();
     }
 
     /// Whether every source had its first full list, or its CRD is known to be absent; and whether the controller had written all
@@ -318,7 +335,7 @@ impl Store {
                 self.tables.replace(source, Vec::new()) | was_served | was_stale | is_first
             }
         };
-        self.is_touched |= is_other;
+        self.is_touched |= is_other || self.tables.claims.is_renumbered();
         // Nothing is compiled with what is announced.
         self.is_other |= is_other && (source.is_needed() || self.tables.problems_changed());
     }

@@ -21,11 +21,17 @@ pub(super) struct Tables {
     problems: BTreeMap<(Source, ObjectName), Vec<Problem>>,
     problems_changed: bool,
     statuses: HashMap<ObjectRef, StoredStatus, foldhash::fast::RandomState>,
+    /// How many objects of a source came one by one since its table was packed.
+    unpacked: BTreeMap<Source, usize>,
 }
+
+/// A table is worth packing when this part of it came one by one: one in this many.
+const UNPACKED_SHARE: usize = 8;
 
 impl Tables {
     /// A new or changed object. Whether it says anything new; what slices say shows in [`Tables::settle`].
     pub(super) fn put(&mut self, source: Source, entry: Entry) -> bool {
+        *self.unpacked.entry(source).or_default() += 1;
         let Entry { name, body, problems, status } = entry;
         let first = problems.first().cloned();
         let mut changed = self.put_problems(source, &name, problems);
@@ -92,10 +98,28 @@ impl Tables {
         for entry in entries {
             changed |= self.put(source, entry);
         }
+        self.unpacked.remove(&source);
         if let Some(table) = self.table(source) {
             table.pack();
         }
         changed
+    }
+
+    /// Takes the room out of tables to which many objects came one by one. To be called when idle.
+    pub(super) fn pack(&mut self) {
+        let mut unpacked = std::mem::take(&mut self.unpacked);
+        unpacked.retain(|source, count| {
+            let Some(table) = self.table(*source) else { return false };
+            let is_due = *count * UNPACKED_SHARE > table.len();
+            if is_due {
+                table.pack();
+            }
+            if is_due && *source == Source::EndpointSlices {
+                pack::map(&mut self.cluster.endpoints);
+            }
+            !is_due
+        });
+        self.unpacked = unpacked;
     }
 
     /// Brings endpoints and problems up to date. Whether they changed.
@@ -204,6 +228,9 @@ trait Table {
 
     fn names(&self) -> Vec<ObjectName>;
 
+    /// How many there are.
+    fn len(&self) -> usize;
+
     /// To be called after many were added.
     fn pack(&mut self);
 }
@@ -215,6 +242,10 @@ impl<V> Table for BTreeMap<ObjectName, V> {
 
     fn names(&self) -> Vec<ObjectName> {
         self.keys().cloned().collect()
+    }
+
+    fn len(&self) -> usize {
+        BTreeMap::len(self)
     }
 
     fn pack(&mut self) {
@@ -230,6 +261,10 @@ impl<V> Table for BTreeMap<Arc<str>, V> {
 
     fn names(&self) -> Vec<ObjectName> {
         self.keys().map(without_namespace).collect()
+    }
+
+    fn len(&self) -> usize {
+        BTreeMap::len(self)
     }
 
     fn pack(&mut self) {
@@ -248,6 +283,10 @@ impl Table for Slices {
         Slices::names(self).cloned().collect()
     }
 
+    fn len(&self) -> usize {
+        Slices::len(self)
+    }
+
     fn pack(&mut self) {
         Slices::pack(self);
     }
@@ -260,6 +299,10 @@ impl Table for ClaimTable {
 
     fn names(&self) -> Vec<ObjectName> {
         ClaimTable::names(self).map(|name| without_namespace(&name)).collect()
+    }
+
+    fn len(&self) -> usize {
+        ClaimTable::len(self)
     }
 
     fn pack(&mut self) {
@@ -277,4 +320,44 @@ fn put<K: Ord, V: PartialEq>(table: &mut BTreeMap<K, Arc<V>>, key: K, value: Arc
     }
     table.insert(key, value);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::watch_event::Slice;
+    use super::*;
+    use crate::model::cluster::{Endpoint, EndpointState};
+
+    fn slice(number: u8) -> Entry {
+        let name = ObjectName::new("ns", format!("s{number:02}"));
+        let endpoint = Endpoint {
+            port_name: "p".into(),
+            address: [10, 0, 0, number].into(),
+            port: 1,
+            state: EndpointState::Ready,
+            zones: Arc::new([]),
+            node: None,
+        };
+        let slice = Slice { service: Arc::clone(&name.name), endpoints: [endpoint].into() };
+        Entry { name, body: Body::Slice(slice), problems: Vec::new(), status: None }
+    }
+
+    #[test]
+    fn a_table_is_packed_when_an_eighth_of_it_came_one_by_one() {
+        let mut tables = Tables::default();
+        tables.replace(Source::EndpointSlices, (0..16).map(slice).collect());
+        assert!(tables.unpacked.is_empty(), "a list is packed");
+        for number in 16..18 {
+            tables.put(Source::EndpointSlices, slice(number));
+        }
+        tables.pack();
+        assert_eq!(tables.unpacked, [(Source::EndpointSlices, 2)].into(), "it is not worth it yet");
+        tables.put(Source::EndpointSlices, slice(18));
+        tables.settle(Instant::now());
+        let before = tables.cluster.endpoints.clone();
+        tables.pack();
+        assert!(tables.unpacked.is_empty());
+        assert_eq!((tables.slices.len(), tables.cluster.endpoints.len()), (19, 19));
+        assert_eq!(tables.cluster.endpoints, before);
+    }
 }

@@ -127,6 +127,11 @@ impl Followed {
             self.claims = claims;
             self.one(Change::Objects);
         }
+        self.compile_read()
+    }
+
+    /// Compiles what the node has read.
+    fn compile_read(&mut self) -> Step {
         let Cluster { endpoints, policy, .. } = self.scene.facts.cluster.as_ref().unwrap();
         let (claims, panic_percent) = (&self.claims, policy.panic_percent);
         self.compiler.compile(Some(ClaimSet { claims, endpoints, panic_percent, problems: &[] }))
@@ -276,7 +281,45 @@ fn what_did_not_change_is_not_compiled_again() {
     followed.one(Change::Zone(None));
     assert_eq!(is_some(&mut followed), (true, 0), "devices, and the zone there was");
     assert!(followed.put(0, (0, vec!["x.example.com"], vec!["10.9.9.1:6443"])));
-    assert!(!is_some(&mut followed).0, "whose a name is, is for all objects to say");
+    assert_eq!(is_some(&mut followed), (false, 1), "whose a name is, is for all objects to say");
+    followed.one(Change::Objects);
+    assert_eq!(is_some(&mut followed), (false, 0), "objects of which nothing is served");
     assert!(!followed.backends(0, &["192.0.2.50:443"]), "a contradiction concerns the whole file");
     assert!(!is_some(&mut followed).0);
+}
+
+#[test]
+fn versions_alone_compile_nothing_unless_they_decide() {
+    let mut followed = Followed::new();
+    followed.compile();
+    let leads = |claim: &Claim| claim.origin.object().is_some_and(|object| object.name == name("a/one"));
+    let (one, read) = followed.claims.iter().find(|(_, stored)| leads(&stored.claim)).unwrap();
+    let (one, read) = (Arc::clone(one), Arc::clone(&read.claim));
+    let renumber = |followed: &mut Followed, version| {
+        followed.claims.get_mut(&one).unwrap().version = version;
+        followed.one(Change::Versions);
+        followed.compile_read()
+    };
+    let before = Arc::clone(followed.compiler.desired());
+    assert_eq!(renumber(&mut followed, 2), Step::Some(Vec::new()));
+    assert_eq!(*followed.compiler.desired(), before);
+    let route = read.route.clone().unwrap();
+    let others = [
+        // Of the same route, while of its Claims not all are written.
+        Claim { affinity: Affinity::ClientIp, ..(*read).clone() },
+        // Of another one, to which its names move.
+        Claim { route: Some("other".into()), ..(*read).clone() },
+    ];
+    for (at, other) in others.into_iter().enumerate() {
+        let version = 10 * (at as u64 + 1);
+        followed.claims.insert("other".into(), StoredClaim { version, claim: Arc::new(other) });
+        followed.one(Change::Objects);
+        assert_eq!(followed.compile_read(), Step::Whole);
+        let of_other = Arc::clone(followed.compiler.desired());
+        assert_ne!(of_other.routes.find(&route), before.routes.find(&route));
+        assert_eq!(renumber(&mut followed, version - 1), Step::Whole, "one that may decide");
+        assert_eq!(*followed.compiler.desired(), of_other);
+        assert_eq!(renumber(&mut followed, version + 1), Step::Whole);
+        assert_eq!(*followed.compiler.desired(), before);
+    }
 }
