@@ -13,7 +13,7 @@ use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
 use crate::buffer::far;
-use crate::check::{assert_emitted, assert_sent, order, reset_of};
+use crate::check::{assert_emitted, assert_sent, flow_order, reset_of};
 use crate::half_open::{TCP_PORT, from_client, knock, opened};
 use crate::open::{HELLO, open, open_with};
 use crate::renew::{NEXT_ISN, begin_anew};
@@ -74,7 +74,7 @@ fn a_route_has_no_more_flows_than_its_bound_and_others_notice_nothing() {
         first.pass_to_backend(&mut programs, &first.client_segment(HELLO, 0).payload(*b"as before"));
         // One ends, and another one begins.
         for reason in [Reason::ExpireIdle, Reason::ExpireClosed] {
-            programs.expire(&order(first.client.dial.tuple(), reason));
+            programs.expire(&flow_order(&programs, first.client.dial.tuple(), reason));
         }
         open_from(&mut programs, dial(family).host(far(family, 3, 1)));
         assert_refused(&mut programs, family, far(family, 4, 1), Reason::AdmitRouteFull);
@@ -190,18 +190,21 @@ fn each_end_of_a_flow_counts_it_down_once() {
             match end {
                 "fin" => open.close(&mut programs),
                 "rst" => open.reset(&mut programs),
-                "idle" => drop(programs.expire(&order(tuple, Reason::ExpireIdle))),
-                "removed" => drop(programs.expire(&order(tuple, Reason::ExpireRemoved))),
+                "idle" => drop(programs.expire(&flow_order(&programs, tuple, Reason::ExpireIdle))),
+                "removed" => drop(programs.expire(&flow_order(&programs, tuple, Reason::ExpireRemoved))),
                 _ => {
                     let flow = open.flow(&programs);
                     let seq = flow.client.acked.number.wrapping_add(flow.backend.acked.number);
-                    let held = common::maps::event::Expiry { seq, ..order(tuple, Reason::ExpireHeld) };
+                    let held = common::maps::event::Expiry {
+                        seq,
+                        ..flow_order(&programs, tuple, Reason::ExpireHeld)
+                    };
                     programs.expire(&held);
                 }
             }
             assert_eq!(route_flows(&programs, 1), 2, "{end}: it lingers");
             for _ in 0..2 {
-                programs.expire(&order(tuple, Reason::ExpireClosed));
+                programs.expire(&flow_order(&programs, tuple, Reason::ExpireClosed));
                 let counts = (route_flows(&programs, 1), share_flows(&programs, host, 1));
                 assert_eq!(counts, (1, Some(1)), "{end}");
             }
@@ -303,7 +306,7 @@ fn a_full_map_of_counts_refuses_nobody() {
             for port in ports {
                 let tuple = dial(family).host(host).port(port).tuple();
                 for reason in [Reason::ExpireIdle, Reason::ExpireClosed] {
-                    assert_eq!(programs.expire(&order(tuple, reason)).verdict, 0);
+                    assert_eq!(programs.expire(&flow_order(&programs, tuple, reason)).verdict, 0);
                 }
             }
         }

@@ -4,7 +4,7 @@ use common::maps::event::{EXPIRE_BUSY, EXPIRE_DONE};
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
 
-use crate::check::{assert_dropped, order};
+use crate::check::{assert_dropped, flow_order};
 use crate::open::{HELLO, open};
 use crate::scene::ready;
 
@@ -33,7 +33,7 @@ fn an_order_of_the_daemon_waits_for_the_packet() {
     let mut programs = ready();
     for family in FAMILIES {
         let open = open(&mut programs, family);
-        let removal = order(open.client.dial.tuple(), Reason::ExpireRemoved);
+        let removal = flow_order(&programs, open.client.dial.tuple(), Reason::ExpireRemoved);
         programs.set_busy(true);
         let outcome = programs.expire(&removal);
         assert_eq!((outcome.verdict, outcome.counted, outcome.emitted), (EXPIRE_BUSY, vec![], vec![]));

@@ -13,7 +13,9 @@ use tests::packet::{Segment, flag};
 use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_emitted, assert_handed_on, assert_sent, order, reset_of, sent};
+use crate::check::{
+    assert_dropped, assert_emitted, assert_handed_on, assert_sent, flow_order, order, reset_of, sent,
+};
 use crate::connect::expected_syn;
 use crate::half_open::{TCP_PORT, at_client, caller, from_client, half_open, knock, tcp};
 use crate::open::Open;
@@ -325,7 +327,7 @@ fn a_client_that_is_gone_after_its_rst_was_challenged_is_asked_once_the_flow_is_
             assert_eq!(programs.trials(), [client.dial.tuple()], "the daemon learns of it");
             let connection = client.flow(&programs).expect("a RST there ends nothing").connection;
             assert_eq!((connection.state, connection.flags), (FLOW_ESTABLISHED, FLOW_BACKEND_ON_TRIAL));
-            let probe = order(client.dial.tuple(), Reason::ExpireProbe);
+            let probe = flow_order(&programs, client.dial.tuple(), Reason::ExpireProbe);
             let outcome = programs.expire(&probe);
             assert_eq!(outcome.counted, [(Reason::ExpireProbe, 1)]);
             let [(Device::Client, frame)] = &outcome.emitted[..] else { panic!("{:?}", outcome.emitted) };

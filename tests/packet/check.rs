@@ -1,11 +1,12 @@
 //! Assertions on a run: its verdict, whole packets, and every counter that changed.
 
 use common::maps::event::Expiry;
-use common::maps::flow::ClientTuple;
+use common::maps::flow::{ClientTuple, Flow};
+use common::maps::name;
 use common::reason::Reason;
 use tests::compare::{assert_bytes, assert_frame};
 use tests::packet::{Segment, flag};
-use tests::program::{Outcome, verdict};
+use tests::program::{Outcome, Programs, verdict};
 use tests::tcp_option::TcpOption;
 use tests::world::Device;
 
@@ -76,7 +77,14 @@ pub(crate) fn reset_of(segment: &Segment) -> Segment {
     if segment.flags & flag::ACK != 0 { answer.seq(segment.ack) } else { answer.seq(0).ack(segment.end()) }
 }
 
-/// Returns an order of the daemon.
+/// Returns an order of the daemon about the flow that the client has now.
+pub(crate) fn flow_order(programs: &Programs, client: ClientTuple, reason: Reason) -> Expiry {
+    let flow: Flow = programs.entry(name::FLOWS, client).unwrap_or_default();
+    let (generation, seen_secs) = (flow.connection.generation, flow.seen_secs);
+    Expiry { generation, seen_secs, ..order(client, reason) }
+}
+
+/// Returns an order of the daemon about no certain connection of the client.
 pub(crate) fn order(client: ClientTuple, reason: Reason) -> Expiry {
     Expiry { client, seq: 0, reason: reason as u32, generation: 0, seen_secs: 0 }
 }

@@ -13,7 +13,7 @@ use tests::hello::hello;
 use tests::program::{Programs, Sizes};
 use tests::schedule::{Change, Place};
 
-use crate::check::{assert_dropped, assert_sent, order, sent};
+use crate::check::{assert_dropped, assert_sent, flow_order, order, sent};
 use crate::delivery::collect;
 use crate::scene::{Backend, Client, dial, ready, usual_hello};
 use crate::setup::{forget_all, nats, remove_flow, remove_hello, route_counts, waiting_of};
@@ -114,10 +114,10 @@ fn hellos_that_a_backend_never_acknowledges_are_bounded_and_their_slots_come_bac
         assert_eq!((count(&programs), taken(&programs) - before), (24, 24));
         let (client, _) = next();
         client.give(&mut programs, &client.at(0).rst());
-        programs.expire(&order(client.dial.tuple(), Reason::ExpireClosed));
+        programs.expire(&flow_order(&programs, client.dial.tuple(), Reason::ExpireClosed));
         assert_eq!((count(&programs), taken(&programs) - before), (16, 16));
         let (client, _) = next();
-        programs.expire(&order(client.dial.tuple(), Reason::ExpireIdle));
+        programs.expire(&flow_order(&programs, client.dial.tuple(), Reason::ExpireIdle));
         assert_eq!((count(&programs), taken(&programs) - before), (8, 8));
         let (client, _) = next();
         remove_flow(&mut programs, client.dial.tuple());

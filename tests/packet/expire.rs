@@ -16,7 +16,7 @@ use tests::program::{Outcome, Programs};
 use tests::schedule::{Change, Place};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
+use crate::check::{assert_dropped, assert_emitted, assert_sent, flow_order, order, reset_of, sent};
 use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{Backend, Dial, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{forget_all, hellos, nats, waiting_of};
@@ -24,7 +24,7 @@ use crate::setup::{forget_all, hellos, nats, waiting_of};
 /// Orders an expiry and asserts that it is done: the reason is counted once.
 #[track_caller]
 fn expire(programs: &mut Programs, dial: Dial, reason: Reason) -> Outcome {
-    let outcome = programs.expire(&order(dial.tuple(), reason));
+    let outcome = programs.expire(&flow_order(programs, dial.tuple(), reason));
     assert_eq!((outcome.verdict, outcome.counted.as_slice()), (0, &[(reason, 1)][..]));
     outcome
 }
@@ -32,7 +32,11 @@ fn expire(programs: &mut Programs, dial: Dial, reason: Reason) -> Outcome {
 /// Orders an expiry that cannot be done, and asserts that nothing is sent and nothing counted.
 #[track_caller]
 fn assert_nothing_there(programs: &mut Programs, dial: Dial, reason: Reason) {
-    let outcome = programs.expire(&order(dial.tuple(), reason));
+    let order = match reason {
+        Reason::HelloEvicted => order(dial.tuple(), reason),
+        _ => flow_order(programs, dial.tuple(), reason),
+    };
+    let outcome = programs.expire(&order);
     assert_eq!((outcome.verdict, outcome.counted.as_slice()), (1, &[][..]), "{reason:?}");
     assert_eq!(outcome.emitted, []);
 }
@@ -128,8 +132,9 @@ fn nothing_is_sent_for_a_flow_that_another_cpu_removes() {
             let (tuple, state) = (open.client.dial.tuple(), offset_of!(Flow, connection.state));
             let place = Place::new(name::FLOWS, &tuple, state);
             let change = Change::write(name::FLOWS, &tuple, state, &FLOW_REMOVED);
+            let order = flow_order(&programs, tuple, Reason::ExpireRemoved);
             let schedule = programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");
-            let outcome = programs.expire(&order(tuple, Reason::ExpireRemoved));
+            let outcome = programs.expire(&order);
             assert!(schedule.happened());
             drop(schedule);
             forget_all(&mut programs);
@@ -190,7 +195,10 @@ fn an_order_is_not_carried_out_on_what_changed_since() {
         let progress = seen.client.acked.number.wrapping_add(seen.backend.acked.number);
         let asked = |reason| Expiry { generation, seen_secs, ..order(flow.client.dial.tuple(), reason) };
         let refused = [
-            // Another connection of the same client.
+            // No connection, and another one of the same client.
+            Expiry { generation: 0, ..asked(Reason::ExpireIdle) },
+            Expiry { generation: 0, ..asked(Reason::ExpireRemoved) },
+            Expiry { generation: 0, seq: PROBE_HELD, ..asked(Reason::ExpireProbe) },
             Expiry { generation: generation + 1, ..asked(Reason::ExpireIdle) },
             Expiry { generation: generation + 1, ..asked(Reason::ExpireRemoved) },
             Expiry { generation: generation + 1, seq: progress, ..asked(Reason::ExpireHeld) },
@@ -440,8 +448,10 @@ fn an_order_of_another_kind_does_nothing() {
         for reason in [Reason::ExpireHello, Reason::ExpireHalfOpen, Reason::NotOurs, Reason::ForwardReset] {
             assert_nothing_there(&mut programs, dial, reason);
         }
-        let unknown =
-            Expiry { reason: 1 << 20 | Reason::ExpireIdle as u32, ..order(dial.tuple(), Reason::NotOurs) };
+        let unknown = Expiry {
+            reason: 1 << 20 | Reason::ExpireIdle as u32,
+            ..flow_order(&programs, dial.tuple(), Reason::NotOurs)
+        };
         assert_eq!(programs.expire(&unknown).verdict, 1);
         assert_eq!(flow.flow(&programs).connection.state, FLOW_ESTABLISHED);
         let stranger = dial.port(50_000);

@@ -14,7 +14,7 @@ use tests::program::{Pod, Programs, Sizes};
 use tests::schedule::{Change, Place};
 
 use crate::buffer::far;
-use crate::check::{assert_dropped, order};
+use crate::check::{assert_dropped, flow_order};
 use crate::open::open;
 use crate::scene::{Dial, dial, ready, usual_hello};
 use crate::setup::forget_all;
@@ -83,9 +83,10 @@ fn the_end_of_a_flow_takes_one_off_another_sources_count_at_most() {
             let open = open(&mut programs, family);
             let tuple = open.client.dial.tuple();
             let key = ShareKey::of(&tuple, 1);
-            programs.expire(&order(tuple, Reason::ExpireIdle));
+            programs.expire(&flow_order(&programs, tuple, Reason::ExpireIdle));
+            let over = flow_order(&programs, tuple, Reason::ExpireClosed);
             let found = taken_over(&mut programs, (name::SHARES, 1), &key, count, |programs| {
-                programs.expire(&order(tuple, Reason::ExpireClosed));
+                programs.expire(&over);
             });
             assert_eq!(found, Some(Share { flows: left, ..count.1 }), "{family:?}");
             forget_all(&mut programs);

@@ -17,7 +17,7 @@ use tests::schedule::{Change, Place, Schedule};
 use tests::world::{Device, HOP_AGE};
 
 use crate::by_cookie::counts;
-use crate::check::order;
+use crate::check::{flow_order, order};
 use crate::half_open::{caller, from_client, half_open, knock, tcp};
 use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{Offer, dial, ready};
@@ -165,7 +165,7 @@ fn a_closed_flow_that_lost_its_slot_is_left_to_the_daemon() {
             for (open, left) in [(one, 1), (other, 0)] {
                 assert_eq!(open.flow(&programs).connection.state, FLOW_CLOSED, "{family:?}, access {nth}");
                 let tuple: ClientTuple = open.client.dial.tuple();
-                assert_eq!(programs.expire(&order(tuple, Reason::ExpireClosed)).verdict, 0);
+                assert_eq!(programs.expire(&flow_order(&programs, tuple, Reason::ExpireClosed)).verdict, 0);
                 let shares = share_flows(&programs, open.client.dial.host, 1);
                 assert_eq!(
                     (nats(&programs).len(), route_flows(&programs, 1), shares),

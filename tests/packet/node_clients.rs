@@ -11,7 +11,7 @@ use tests::packet::Segment;
 use tests::program::{Outcome, Programs, Sizes, verdict};
 use tests::world::Device;
 
-use crate::check::{assert_handed_on, order, sent};
+use crate::check::{assert_handed_on, flow_order, order, sent};
 use crate::dnat::keep_sources;
 use crate::half_open::{caller, from_client, tcp};
 use crate::open::HELLO;
@@ -118,7 +118,7 @@ fn what_the_daemon_ends_is_reset_by_the_pair() {
     let mut programs = by_pair(ready());
     for family in FAMILIES {
         let (client, _) = opened(&mut programs, family);
-        let ended = programs.expire(&order(client.dial.tuple(), Reason::ExpireRemoved));
+        let ended = programs.expire(&flow_order(&programs, client.dial.tuple(), Reason::ExpireRemoved));
         assert_eq!(ended.verdict, EXPIRE_DONE);
         let to_client: Vec<_> =
             ended.emitted.iter().filter(|(device, _)| *device == Device::Client).collect();

@@ -10,7 +10,7 @@ use tests::addresses::{FAMILIES, Family};
 use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, order};
+use crate::check::{assert_dropped, flow_order, order};
 use crate::half_open::{caller, half_open, knock, tcp};
 use crate::open::open;
 use crate::scene::{dial, ready, usual_hello};
@@ -37,7 +37,7 @@ fn a_flow_that_could_not_be_removed_is_over_and_removed_later() {
 fn leave_flow(programs: &mut Programs, family: Family) -> bool {
     let open = open(programs, family);
     let (client, tuple) = (open.client.dial, open.client.dial.tuple());
-    assert_eq!(programs.expire(&order(tuple, Reason::ExpireRemoved)).verdict, 0);
+    assert_eq!(programs.expire(&flow_order(programs, tuple, Reason::ExpireRemoved)).verdict, 0);
     let stall = programs.stall(name::FLOWS, &tuple, &Flow::zeroed()).expect("two processors");
     let syn = client.syn();
     let outcome = programs.ingress(Device::Client, &syn.bytes());

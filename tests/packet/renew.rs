@@ -243,8 +243,8 @@ fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
             // The old backend's segments no longer belong to a connection.
             let outcome = old.give(&mut programs, &open.backend_segment(0, HELLO).payload(*b"old"));
             assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);
-            programs.expire(&crate::check::order(client.dial.tuple(), Reason::ExpireRemoved));
-            programs.expire(&crate::check::order(client.dial.tuple(), Reason::ExpireClosed));
+            programs.expire(&crate::check::flow_order(&programs, client.dial.tuple(), Reason::ExpireRemoved));
+            programs.expire(&crate::check::flow_order(&programs, client.dial.tuple(), Reason::ExpireClosed));
             assert_eq!(nats(&programs), []);
         }
     }

@@ -14,7 +14,7 @@ use tests::world::Device;
 
 use crate::buffer::far;
 use crate::by_cookie::{counts, crowd};
-use crate::check::{assert_dropped, assert_sent, order, reset_of};
+use crate::check::{assert_dropped, assert_sent, flow_order, reset_of};
 use crate::half_open::{TCP_PORT, caller, half_open, knock, opened, tcp};
 use crate::open::open_with;
 use crate::scene::{Dial, Offer, dial, ready, usual_hello};
@@ -184,7 +184,8 @@ fn a_flow_that_is_no_longer_admitted_is_reset_on_both_sides() {
     let mut programs = ready();
     for family in FAMILIES {
         let open = open_with(&mut programs, dial(family), Offer::linux(1460, 9));
-        let outcome = programs.expire(&order(open.client.dial.tuple(), Reason::ExpireRefused));
+        let outcome =
+            programs.expire(&flow_order(&programs, open.client.dial.tuple(), Reason::ExpireRefused));
         assert_eq!(outcome.counted, [(Reason::ExpireRefused, 1)]);
         assert_eq!(outcome.emitted.len(), 2, "both ends");
         let late = open.client_segment(0, 0).payload(*b"late");

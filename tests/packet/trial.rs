@@ -15,7 +15,7 @@ use tests::program::Programs;
 use tests::schedule::{Change, Place};
 use tests::world::Device;
 
-use crate::check::{assert_sent, order};
+use crate::check::{assert_sent, flow_order};
 use crate::open::{HELLO, Open, open};
 use crate::scene::{BACKEND_ISN, ISN, behind, ready};
 
@@ -62,7 +62,7 @@ fn assert_state(programs: &Programs, open: Open, state: u8, flags: u8) {
 #[track_caller]
 fn ask(programs: &mut Programs, open: Open, from: From) {
     let again = open.flow(programs).connection.flags & FLOW_PROBED != 0;
-    let probe = order(open.client.dial.tuple(), Reason::ExpireProbe);
+    let probe = flow_order(programs, open.client.dial.tuple(), Reason::ExpireProbe);
     let outcome = programs.expire(&Expiry { seq: if again { PROBE_FAR } else { 0 }, ..probe });
     assert_eq!((outcome.verdict, outcome.counted.as_slice()), (0, &[(Reason::ExpireProbe, 1)][..]));
     let [(device, frame)] = &outcome.emitted[..] else { panic!("one probe: {:?}", outcome.emitted) };
@@ -124,8 +124,9 @@ fn no_end_of_a_flow_that_is_over_is_asked() {
             let at = offset_of!(Flow, connection.state);
             let change = Change::write(name::FLOWS, &tuple, at, &state);
             let place = Place::new(name::FLOWS, &tuple, at);
+            let order = flow_order(&programs, tuple, Reason::ExpireProbe);
             let schedule = programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");
-            let outcome = programs.expire(&order(tuple, Reason::ExpireProbe));
+            let outcome = programs.expire(&order);
             assert!(schedule.happened());
             drop(schedule);
             crate::setup::forget_all(&mut programs);
@@ -153,7 +154,7 @@ fn a_probe_that_cannot_be_sent_is_reported() {
         programs.world.change(|node| node.ip(&neighbour)).unwrap();
         // What the programs remember of the next hop is over.
         std::thread::sleep(std::time::Duration::from_millis(140));
-        let outcome = programs.expire(&order(open.client.dial.tuple(), Reason::ExpireProbe));
+        let outcome = programs.expire(&flow_order(&programs, open.client.dial.tuple(), Reason::ExpireProbe));
         assert_eq!(outcome.counted, [(Reason::EmitCopyLost, 1)]);
         assert_eq!((outcome.verdict, outcome.emitted), (EXPIRE_UNRESOLVED, vec![]));
     }
@@ -185,7 +186,7 @@ fn an_answer_to_the_probe_ends_the_trial_and_the_flow_goes_on() {
             assert_state(&programs, open, FLOW_ESTABLISHED, 0);
             // The daemon is late: no trial, no probe and no end.
             for reason in [Reason::ExpireProbe, Reason::ExpireTrial] {
-                let outcome = programs.expire(&order(open.client.dial.tuple(), reason));
+                let outcome = programs.expire(&flow_order(&programs, open.client.dial.tuple(), reason));
                 assert_eq!((outcome.verdict, outcome.emitted), (1, vec![]));
             }
             crate::setup::forget_all(&mut programs);
@@ -273,7 +274,7 @@ fn silence_ends_the_flow_by_the_daemons_order() {
                 ask(&mut programs, open, from);
             }
             let flow = open.flow(&programs);
-            let asked = order(open.client.dial.tuple(), Reason::ExpireTrial);
+            let asked = flow_order(&programs, open.client.dial.tuple(), Reason::ExpireTrial);
             // Another connection of the same client is not meant.
             let generation = flow.connection.generation;
             let other = Expiry { generation: generation + 1, ..asked };

@@ -189,10 +189,10 @@ fn what_the_backend_acknowledged_is_owed_no_more() {
 
 /// Resets the connection and removes its entries.
 fn end(programs: &mut Programs, client: Client, backend: Backend) {
-    let order = crate::check::order(client.dial.tuple(), Reason::ExpireRemoved);
+    let order = crate::check::flow_order(programs, client.dial.tuple(), Reason::ExpireRemoved);
     assert_eq!(programs.expire(&order).verdict, 0);
     assert_eq!(client.waiting(programs), None);
-    let order = crate::check::order(client.dial.tuple(), Reason::ExpireClosed);
+    let order = crate::check::flow_order(programs, client.dial.tuple(), Reason::ExpireClosed);
     assert_eq!(programs.expire(&order).verdict, 0);
     assert_eq!((client.flow(programs), backend.owner(programs)), (None, None));
 }
@@ -329,7 +329,7 @@ fn bytes_that_arrive_while_they_are_found_to_be_gone_end_nothing() {
 
 /// Expires the flow, as the daemon does.
 fn order_closed(programs: &mut Programs, client: Client) {
-    let order = crate::check::order(client.dial.tuple(), Reason::ExpireClosed);
+    let order = crate::check::flow_order(programs, client.dial.tuple(), Reason::ExpireClosed);
     assert_eq!(programs.expire(&order).verdict, 0);
     assert_eq!(client.waiting(programs), None);
 }

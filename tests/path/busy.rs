@@ -33,12 +33,13 @@ fn an_order_is_repeated_while_a_packet_is_handled() {
                 .maps()
                 .flows
                 .walk(|key, flow| {
-                    client = (flow.connection.state == FLOW_ESTABLISHED).then_some(*key).or(client)
+                    let is_open = flow.connection.state == FLOW_ESTABLISHED;
+                    client = is_open.then_some((*key, flow.connection.generation)).or(client);
                 })
                 .unwrap();
-            let client = client.expect("the open connection");
-            let order =
-                Expiry { client, seq: 0, reason: Reason::ExpireRemoved as u32, generation: 0, seen_secs: 0 };
+            let (client, generation) = client.expect("the open connection");
+            let reason = Reason::ExpireRemoved as u32;
+            let order = Expiry { client, seq: 0, reason, generation, seen_secs: 0 };
 
             set_pinned_busy(pins.folder(), true).unwrap();
             let refused = expirer.run(&order);

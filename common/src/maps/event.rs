@@ -60,7 +60,8 @@ map_struct! {
         pub seq: u32,
         /// Reason number.
         pub reason: u32,
-        /// [`super::flow::Connection::generation`] of the flow that the daemon saw; 0: any flow of the client.
+        /// [`super::flow::Connection::generation`] of the connection that the daemon saw. 0: whichever waits or is
+        /// half-open; no flow is meant then.
         pub generation: u32,
         /// [`super::flow::Flow::seen_secs`] that the daemon saw: a flow with a later packet is not idle. Of an evicted hello,
         /// whose record is gone: its [`super::flow::Connection::delivery`].

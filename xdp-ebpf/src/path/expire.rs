@@ -181,7 +181,7 @@ fn find(received: &mut Received, request: Request) -> Option<&'static mut Flow> 
     let flow = maps::flow(&received.client)?;
     let generation = flow.connection.generation;
     received.generation = generation;
-    (request.generation == 0 || request.generation == generation).then_some(flow)
+    (request.generation == generation).then_some(flow)
 }
 
 /// Whether something happened to the flow since the daemon saw it.
@@ -221,10 +221,7 @@ fn flow(skb: Skb, s: &mut Scratch, request: Request) -> bool {
         needs = FLOW_PROBED;
     } else if is(Reason::HelloEvicted) {
         needs = FLOW_UNDELIVERED;
-    } else if is(Reason::ExpireIdle) && request.generation != 0
-        || is(Reason::ExpireHeld)
-        || is(Reason::ExpireCrowded)
-    {
+    } else if is(Reason::ExpireIdle) || is(Reason::ExpireHeld) || is(Reason::ExpireCrowded) {
         if !is_unchanged(flow, s.received.generation, request) {
             return false;
         }

@@ -54,7 +54,7 @@ pub struct Order {
 /// What the daemon saw of the connection that it gives an order about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// The order does not say, and is about any connection of the client.
+    /// The order does not say. It is about whichever connection of the client waits or is half-open, and about no flow.
     Nothing,
     /// What the maps contain now.
     Now,
@@ -177,7 +177,9 @@ fn step(reader: &mut Reader<'_>) -> Option<Step> {
 /// Of the eight kinds, the last one has a byte that says more.
 fn order(kind: u8, reader: &mut Reader<'_>) -> Option<Order> {
     if kind < 7 {
-        return Some(Order { kind: kind.into(), seen: Seen::Nothing });
+        // An order about a flow always says which one.
+        let seen = if kind < 3 { Seen::Now } else { Seen::Nothing };
+        return Some(Order { kind: kind.into(), seen });
     }
     let more = reader.byte()?;
     let seen = [Seen::Now, Seen::Another, Seen::Before, Seen::Nothing][usize::from(more >> 4 & 3)];

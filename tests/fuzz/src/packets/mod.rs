@@ -261,7 +261,10 @@ impl<N: FnMut(usize)> Run<'_, N> {
         for (client, reason) in
             ends.iter().flat_map(|(clients, reason)| clients.iter().map(|client| (*client, *reason)))
         {
-            self.expire(&orders::about(client, reason));
+            let now = Held::read(&self.bench.programs);
+            if let Some(order) = now.order_now(client, reason) {
+                self.expire(&order);
+            }
         }
         let left = Held::read(&self.bench.programs);
         assert!(left.is_empty(), "LEAK: {left:?}");

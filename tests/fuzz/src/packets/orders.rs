@@ -36,7 +36,7 @@ const KINDS: [(Reason, u32); 14] = [
 const ON_TRIAL: u8 = FLOW_CLIENT_ON_TRIAL | FLOW_BACKEND_ON_TRIAL;
 
 /// An order that does not say what the daemon saw.
-pub fn about(client: ClientTuple, reason: Reason) -> Expiry {
+fn about(client: ClientTuple, reason: Reason) -> Expiry {
     // With 1, it would be about all flows that are over.
     let seq = u32::from(reason != Reason::ExpireClosed);
     Expiry { client, seq, reason: reason as u32, generation: 0, seen_secs: 0 }
@@ -53,6 +53,11 @@ fn is(order: &Expiry, reasons: &[Reason]) -> bool {
 }
 
 impl Held {
+    /// Returns the order about the connection as it is.
+    pub fn order_now(&self, client: ClientTuple, reason: Reason) -> Option<Expiry> {
+        self.order(client, (reason, 0), Seen::Now)
+    }
+
     /// Returns the order as the daemon gives it; `None`: it knows no such connection.
     fn order(&self, client: ClientTuple, (reason, seq): (Reason, u32), seen: Seen) -> Option<Expiry> {
         let order = about(client, reason);
@@ -86,6 +91,10 @@ impl Held {
         let (state, on_trial) = (flow.connection.state, flow.connection.flags & ON_TRIAL != 0);
         let progressed = seen == Seen::Before && flow.client.acked.number != order.seq;
         let used = seen == Seen::Before;
+        let of_flows = [ExpireIdle, ExpireRemoved, ExpireTrial, ExpireHeld, ExpireCrowded, ExpireProbe];
+        if seen == Seen::Nothing {
+            return is(order, &of_flows) || is(order, &[ExpireClosed]);
+        }
         seen == Seen::Another
             || is(order, &[ExpireIdle, ExpireRemoved, ExpireTrial, ExpireHeld, ExpireCrowded])
                 && state == FLOW_RESET
@@ -121,7 +130,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
         let after = Held::read(&self.bench.programs);
         flow_laws::others_stay(&before.flows, &after.flows, &[order.client]);
         flow_laws::taught_nothing(&before.flows, &after.flows, &order.client);
-        if before.is_over(order, seen) && seen != Seen::Nothing {
+        if before.is_over(order, seen) {
             assert_eq!((outcome.verdict, outcome.emitted.len()), (1, 0), "it is over: {order:?}");
         }
         if outcome.verdict == 1 {

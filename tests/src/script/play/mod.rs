@@ -360,13 +360,13 @@ impl Player<'_> {
             due.extend(over.then_some((client, Reason::ExpireHalfOpen)));
         }
         for (client, reason) in due {
-            let outcome = self.programs.expire(&Expiry {
-                client,
-                seq: 0,
-                reason: reason as u32,
-                generation: 0,
-                seen_secs: 0,
-            });
+            let flow = match reason {
+                Reason::ExpireHello | Reason::ExpireHalfOpen => None,
+                _ => self.programs.entry::<_, Flow>(name::FLOWS, client),
+            };
+            let Flow { connection, seen_secs, .. } = flow.unwrap_or_default();
+            let (generation, reason) = (connection.generation, reason as u32);
+            let outcome = self.programs.expire(&Expiry { client, seq: 0, reason, generation, seen_secs });
             self.take(outcome.emitted)?;
         }
         Ok(())
