@@ -10,7 +10,7 @@ use super::store::Store;
 use super::watch_event::{Body, Entry, Mark, Message, ReadClaim, Slice, WatchEvent};
 use super::watches::{self, Reads};
 use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
-use crate::model::cluster::{Endpoint, EndpointState, Policy};
+use crate::model::cluster::{ClassPolicy, Endpoint, EndpointState, Policy};
 use crate::model::{Claim, Kind, ObjectName, Origin, Problem, Protocol, StoredClaim};
 use crate::origins::WatchRow;
 use serde_json::{Value, json};
@@ -63,6 +63,23 @@ impl Script {
         self.list(Source::Advertisements, objects, |raw: Raw<_>, interner| {
             let (spec, problems) = fold::advertisement(raw, interner);
             (Body::Advertisement(Arc::new(spec)), problems)
+        });
+    }
+
+    /// These are all Services, as the API server has them. `classes`: which of them are ours.
+    pub(crate) fn list_origin_services(&self, classes: ClassPolicy, objects: &[Value]) {
+        let reading = fold::Reading { classes, ..fold::Reading::default() };
+        self.list(Source::Services, objects, |raw: Raw<_>, interner| {
+            let (service, problems) = fold::service(raw, &reading, interner);
+            (Body::Service(Arc::new(service)), problems)
+        });
+    }
+
+    /// These are all namespaces.
+    pub(crate) fn list_namespaces(&self, objects: &[Value]) {
+        self.list(Source::Namespaces, objects, |raw: Raw<_>, interner| {
+            let (labels, problems) = fold::namespace(raw, interner);
+            (Body::Namespace(Arc::new(labels)), problems)
         });
     }
 
