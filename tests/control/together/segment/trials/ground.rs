@@ -162,10 +162,18 @@ pub(super) fn halves(nodes: usize) -> Segment {
     })
 }
 
+/// Connects a host to a bridge, by a port of this name. The one of the trial before is removed first: the kernel removes a namespace, and
+/// with it that port, some time after its last reference is gone.
+fn host(segment: &Segment, name: &str, v4: &str, v6: &str) -> Namespace {
+    let host = Namespace::new(name).unwrap();
+    let _ = segment.bridge.ip(&format!("link del {name}\n"));
+    join(&segment.bridge, &host, ("uplink", name), v4, v6);
+    host
+}
+
 /// Connects a host to the second bridge.
 pub(super) fn far(segment: &Segment) -> Namespace {
-    let far = Namespace::new("far").unwrap();
-    join(&segment.bridge, &far, ("uplink", "far"), "10.98.0.200/24", "fd98::200/64");
+    let far = host(segment, "far", "10.98.0.200/24", "fd98::200/64");
     segment.bridge.ip("link set far master br1\n").unwrap();
     far.ip("route add 192.0.2.0/28 dev uplink\nroute add 2001:db8::/120 dev uplink\n").unwrap();
     far
@@ -173,7 +181,5 @@ pub(super) fn far(segment: &Segment) -> Namespace {
 
 /// Connects another host to the segment.
 pub(super) fn foreign(segment: &Segment) -> Namespace {
-    let foreign = Namespace::new("foreign").unwrap();
-    join(&segment.bridge, &foreign, ("uplink", "foreign"), "10.98.0.201/24", "fd98::201/64");
-    foreign
+    host(segment, "foreign", "10.98.0.201/24", "fd98::201/64")
 }
