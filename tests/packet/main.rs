@@ -34,6 +34,7 @@ mod hello;
 mod delivery;
 mod dnat;
 mod dnat_taken;
+mod dnat_flows;
 mod undelivered;
 mod buffer;
 mod buffer_taken;

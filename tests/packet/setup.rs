@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, Flow, HalfOpen, Pending, Reply};
 use common::maps::name;
 use common::maps::source::{Share, ShareKey, Source};
 use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host, server_name};
@@ -120,6 +120,7 @@ pub(crate) fn forget_all(programs: &mut Programs) {
     for (tuple, _) in nats(programs) {
         programs.remove::<_, Reply>(name::NATS, tuple);
     }
+    programs.clear::<ClientTuple, DnatFlow>(name::DNAT_FLOWS);
     for client in hellos(programs) {
         remove_hello(programs, client);
     }

@@ -1,14 +1,17 @@
-//! Flows behind what is removed are found by the keys of their replies, without a look at all others; what has no such key is found by
-//! the walk that follows.
+//! Flows behind what is removed are found by the keys of their replies, or in the list of those whose backend sees its clients, without
+//! a look at all others; the rest is found by the walk that follows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use common::maps::address::{Address, Port};
 use common::maps::backend::DELIVERY_DNAT;
-use common::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_CLOSED, FLOW_RESET, Flow, Reply};
+use common::maps::flow::{
+    BackendTuple, ClientTuple, Connection, DnatFlow, FLOW_CLOSED, FLOW_RESET, Flow, Reply,
+};
 use common::maps::listener::{AddressRole, ROLE_SOURCE};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, server_name, tenant_name};
@@ -27,6 +30,7 @@ use userspace::model::SourceRanges;
 use userspace::plan::Selector;
 use userspace::plan::change::Admission;
 
+use crate::local;
 use crate::open::Open;
 use crate::scene::{ECHO_PORT, Scene, eventually, turn};
 
@@ -42,12 +46,16 @@ struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// Writes a copy of a flow to a backend, as `change` makes it.
+    /// Writes a copy of a flow to a backend, as `change` makes it. If its backend sees its client, it is listed.
     fn copy(&mut self, what: &str, of: &(ClientTuple, Flow), change: impl FnOnce(&mut Flow)) -> ClientTuple {
         let port = Port::new(10_000 + self.by_name.len() as u16);
         let client = ClientTuple { client_port: port, ..of.0 };
         let mut flow = of.1;
         change(&mut flow);
+        if flow.connection.delivery == DELIVERY_DNAT {
+            (flow.nat.source, flow.nat.source_port) = (client.client, client.client_port);
+            self.list(&client, &flow.connection);
+        }
         self.maps.nats.put(&flow.nat, &Reply::to(&client, flow.connection.generation)).unwrap();
         self.maps.flows.put(&client, &flow).unwrap();
         let route = flow.connection.route;
@@ -57,6 +65,10 @@ impl Written<'_> {
         let family = if client.client.is_v4() { "IPv4" } else { "IPv6" };
         assert_eq!(self.by_name.insert(format!("{family}: {what}"), client), None);
         client
+    }
+
+    fn list(&self, client: &ClientTuple, of: &Connection) {
+        self.maps.dnat_flows.as_ref().unwrap().put(client, &DnatFlow::of(of)).unwrap();
     }
 
     /// Returns which of them are reset, or removed.
@@ -77,6 +89,10 @@ impl Written<'_> {
     }
 }
 
+fn seen(flow: &mut Flow) {
+    flow.connection.delivery = DELIVERY_DNAT;
+}
+
 fn source_port(number: u16) -> impl FnOnce(&mut Flow) {
     move |flow| flow.nat.source_port = Port::new(number)
 }
@@ -95,7 +111,7 @@ fn stored(scene: &Scene, maps: &Maps, family: Family, open: &Open) -> (ClientTup
 
 /// What only the walk finds.
 const UNREACHED: [&str; 3] =
-    ["an address without a role", "a port of another range", "the client's own address"];
+    ["an address without a role", "a port of another range", "the client's own address, not listed"];
 
 /// Writes copies of the flow, and such as must not end with it, which are copies of `other` in part.
 fn write(written: &mut Written<'_>, of: &(ClientTuple, Flow), other: &(ClientTuple, Flow)) {
@@ -113,10 +129,17 @@ fn write(written: &mut Written<'_>, of: &(ClientTuple, Flow), other: &(ClientTup
     }
     written.copy(UNREACHED[0], of, |flow| flow.nat.source = after(own, 102));
     written.copy(UNREACHED[1], of, source_port(30_000));
-    written.copy(UNREACHED[2], of, |flow| {
-        flow.nat.source = after(of.0.client, 50);
-        flow.connection.delivery = DELIVERY_DNAT;
+    let unlisted = written.copy(UNREACHED[2], of, seen);
+    assert!(written.maps.dnat_flows.as_ref().unwrap().remove(&unlisted).unwrap());
+    written.copy("the client's own address", of, seen);
+    written.copy("another route's, which sees its client", other, seen);
+    written.copy("over, and its backend saw its client", of, |flow| {
+        seen(flow);
+        flow.connection.state = FLOW_CLOSED;
     });
+    // An entry of an earlier flow of the client, to the backend that is gone.
+    let client = written.copy("another route's, listed as an earlier one was", other, seen);
+    written.list(&client, &of.1.connection);
     written.copy("another route's", of, |flow| {
         flow.nat.source_port = Port::new(2_001);
         (flow.connection.route, flow.connection.backend) =
@@ -133,11 +156,18 @@ fn write(written: &mut Written<'_>, of: &(ClientTuple, Flow), other: &(ClientTup
     written.maps.nats.put(&stale, &Reply::to(&client, of.1.connection.generation)).unwrap();
 }
 
-const REACHED: [&str; 5] =
-    ["the first port", "a port", "the last port", "another address", "a third address"];
+const REACHED: [&str; 6] = [
+    "the first port",
+    "a port",
+    "the last port",
+    "another address",
+    "a third address",
+    "the client's own address",
+];
 
 #[test]
-fn flows_behind_a_backend_that_was_drained_before_are_found_by_their_keys_and_the_rest_by_the_walk() {
+fn flows_behind_a_backend_that_was_drained_before_are_found_by_their_keys_or_listed_and_the_rest_by_the_walk()
+{
     tests::skip_without_root!();
     let mut config = Config::lab_on(ECHO_PORT);
     let scene = Scene::echo_with(&Options::default(), &config);
@@ -213,13 +243,20 @@ fn flows_of_a_route_that_has_no_right_to_them_any_more_are_found_by_the_keys_of_
                 flow.nat.source_port = Port::new(2_000);
                 flow.set_generation(since);
             });
+            written.copy("admitted later, and seen", &of, |flow| {
+                seen(flow);
+                flow.set_generation(since);
+            });
+            written.copy("seen", &of, seen);
         }
         scene.lab.balancer.run(|| {
             let found = Behind::open(&pins, 1).unwrap().end(&selector, is_old, MANY).unwrap();
-            assert_eq!(found, Some(if is_refused { 4 } else { 6 }));
+            assert_eq!(found, Some(if is_refused { 6 } else { 10 }));
         });
         ended.iter_mut().for_each(|(_, open)| open.assert_reset(Duration::from_secs(1)));
-        assert_eq!(written.ended().is_empty(), is_refused, "spared by the time it began");
+        let later = ["admitted later", "admitted later, and seen"];
+        let all = if is_refused { vec!["seen"] } else { [&later[..], &["seen"]].concat() };
+        assert_eq!(written.ended(), written.named(&all), "spared by the time it began");
         beside.iter_mut().for_each(|(_, open)| open.assert_alive());
     }
 }
@@ -257,6 +294,41 @@ fn the_daemon_ends_flows_that_it_finds_by_their_keys_before_it_walks_over_half_a
     scene.daemon.reload(&config).unwrap();
     ended.assert_reset(Duration::from_secs(5));
     let is_logged = || scene.daemon.log().contains("ended before the walk: removal flows=1001");
+    assert!(eventually(Duration::from_secs(5), is_logged), "{}", scene.daemon.log());
+    assert_eq!(written.ended().len(), 1_000);
+    beside.assert_alive();
+}
+
+/// As a Service has them with `externalTrafficPolicy: Local`: what the programs list is found.
+#[test]
+fn the_daemon_ends_flows_whose_backend_sees_their_clients_before_it_walks_over_half_a_million() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let mut config = local::config();
+    config.settings.max_flows = Some(1_000_000);
+    let (lab, echoes) = local::lab();
+    let mut daemon = Daemon::prepare(&lab.balancer, &config, &[]).unwrap();
+    daemon.log_more("info,userspace::outputs::maps=debug");
+    daemon.launch(&lab.balancer).unwrap();
+    let scene = Scene { daemon, echoes, lab };
+    let maps = read::open(&Pins::new(scene.daemon.pins())).unwrap();
+    let mut ended = FAMILIES.map(|family| Open::by_name(&scene, family, &server_name(0)));
+    let mut beside = Open::by_name(&scene, Family::V4, &server_name(1));
+    let of = [0, 1].map(|nth| stored(&scene, &maps, FAMILIES[nth], &ended[nth]));
+    let mut written = Written { maps: &maps, by_name: BTreeMap::new() };
+    for of in &of {
+        assert_eq!(of.1.connection.delivery, DELIVERY_DNAT);
+        (0..500).for_each(|number| drop(written.copy(&number.to_string(), of, |_| {})));
+    }
+    let (client, _) = stored(&scene, &maps, Family::V4, &beside);
+    copies::copy(&maps, &client, 0..BESIDE).unwrap();
+    // A walk, which counts them.
+    thread::sleep(Duration::from_secs(15));
+    let gone: Vec<IpAddr> = of.iter().map(|(_, flow)| flow.nat.backend.into()).collect();
+    config.route_mut(tenant_name(0)).backends.retain(|backend| !gone.contains(&backend.address));
+    scene.daemon.reload(&config).unwrap();
+    ended.iter_mut().for_each(|open| open.assert_reset(Duration::from_secs(5)));
+    let is_logged = || scene.daemon.log().contains("ended before the walk: removal flows=1002");
     assert!(eventually(Duration::from_secs(5), is_logged), "{}", scene.daemon.log());
     assert_eq!(written.ended().len(), 1_000);
     beside.assert_alive();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::maps::address::Port;
-use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, FLOW_RESET, Flow, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, FLOW_ESTABLISHED, FLOW_RESET, Flow, Reply};
 use common::maps::name;
 use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};
@@ -208,6 +208,36 @@ fn a_source_port_without_a_connection_is_freed_and_that_of_a_connection_is_not()
     scene.daemon.launch(&scene.lab.balancer).unwrap();
     let freed = || held().into_iter().collect::<BTreeMap<_, _>>() == before;
     assert!(eventually(Duration::from_secs(40), freed), "{:?}", held());
+    opens.iter_mut().for_each(Open::assert_alive);
+}
+
+/// As after a rollback to a release that does not know the list, whose programs take nothing off.
+#[test]
+fn what_is_listed_without_a_flow_is_removed_and_what_has_one_is_not() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let mut opens = FAMILIES.map(|family| Open::by_name(&scene, family, &server_name(1)));
+    let list = scene.daemon.pins().join(name::DNAT_FLOWS);
+    let listed =
+        || pinned_entries::<ClientTuple, DnatFlow>(&list).unwrap().into_iter().collect::<BTreeMap<_, _>>();
+    assert_eq!(listed(), BTreeMap::new(), "their backends do not see them");
+    let mut with_flow = BTreeMap::new();
+    for (client, flow) in pinned_entries::<ClientTuple, Flow>(&scene.daemon.pins().join(name::FLOWS)).unwrap()
+    {
+        let entry = DnatFlow::of(&flow.connection);
+        let gone = ClientTuple { client_port: Port::new(client.client_port.number() ^ 1), ..client };
+        insert_pinned(&list, gone, entry).unwrap();
+        // The entry of an earlier flow of the second client.
+        let is_own = with_flow.is_empty();
+        let generation = entry.generation + if is_own { 0 } else { 1_000 };
+        insert_pinned(&list, client, DnatFlow { generation, ..entry }).unwrap();
+        with_flow.extend(is_own.then_some((client, entry)));
+    }
+    assert_eq!(listed().len(), 2 * FAMILIES.len());
+    // The daemon looks for them when it starts, and removes those that it finds again.
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    assert!(eventually(Duration::from_secs(40), || listed() == with_flow), "{:?}", listed());
     opens.iter_mut().for_each(Open::assert_alive);
 }
 

@@ -15,7 +15,7 @@ use tests::addresses::{
 };
 use tests::config::{Backend, Config, DIRECT_PORT, L2, listener, route};
 use tests::pinned::pinned_entries;
-use tests::server::Speech;
+use tests::server::{Server, Speech};
 use tests::topology::{CLIENT_DEVICE, Lab, Options};
 
 use crate::open::Open;
@@ -27,15 +27,21 @@ const LOCAL: usize = 0;
 const ENDED: Duration = Duration::from_secs(1);
 
 /// The configuration where the first tenant's route leads to backends on the node.
-fn config() -> Config {
+pub(crate) fn config() -> Config {
     let mut config = Config::lab_on(ECHO_PORT);
     config.route_mut(tenant_name(LOCAL)).external_traffic_policy = Some("Local");
     config
 }
 
+fn scene(config: &Config) -> Scene {
+    let (lab, echoes) = lab();
+    let daemon = lab.vestibule(config).unwrap();
+    Scene { daemon, echoes, lab }
+}
+
 /// A lab whose first tenant's backends answer everybody, on a node that forwards nothing, and takes packets only from where it would
 /// send the answer.
-fn scene(config: &Config) -> Scene {
+pub(crate) fn lab() -> (Lab, Vec<Server>) {
     let lab = Lab::with(&Options { servers: false, ..Options::default() }).unwrap();
     let mut echoes = Vec::new();
     for (tenant, net) in TENANT_NETS.into_iter().enumerate() {
@@ -57,8 +63,7 @@ fn scene(config: &Config) -> Scene {
     let drop = "table inet node {\ncounter forwarded {\n}\nchain forward {\n\
                 type filter hook forward priority filter; policy drop;\ncounter name forwarded\n}\n}\n";
     lab.balancer.nft(drop).unwrap();
-    let daemon = lab.vestibule(config).unwrap();
-    Scene { daemon, echoes, lab }
+    (lab, echoes)
 }
 
 fn by_port(scene: &Scene, family: Family, tenant: usize) -> Open {

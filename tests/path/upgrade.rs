@@ -84,6 +84,7 @@ fn maps_that_another_release_has_are_made_and_let_be() {
         let pin = |map: &str| pins.join(map);
         let newer = [
             name::POLICIES,
+            name::DNAT_FLOWS,
             name::ANNOUNCED,
             name::SEGMENTS,
             name::HEARD,

@@ -53,17 +53,18 @@ pub struct Sizes {
     pub names: u32,
     pub closed: u32,
     pub shares: u32,
+    pub dnat_flows: u32,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { flows: 1024, hellos: 256, names: 256, closed: 1024, shares: 1024 }
+        Self { flows: 1024, hellos: 256, names: 256, closed: 1024, shares: 1024, dnat_flows: 1024 }
     }
 }
 
 impl Sizes {
     /// Returns the name and capacity of each map whose size depends on settings.
-    fn capacities(self) -> [(&'static str, u32); 17] {
+    fn capacities(self) -> [(&'static str, u32); 18] {
         [
             (name::FLOWS, self.flows),
             (name::NATS, self.flows + 2 * self.hellos),
@@ -71,6 +72,7 @@ impl Sizes {
             (name::BUFFERS, self.hellos),
             (name::SOURCES, self.hellos),
             (name::SHARES, self.shares),
+            (name::DNAT_FLOWS, self.dnat_flows),
             (name::HALF_OPENS, self.hellos),
             (name::HALF_OPEN_RING, self.hellos),
             (name::CLOSED_RING, self.closed),

@@ -10,7 +10,7 @@ use crate::wire::client_hello::{Parser, STREAM_BYTES_MAX};
 pub const TRANSPORT_TCP: u32 = 6;
 
 map_struct! {
-    /// A connection as the client sees it; key of `FLOWS`, `PENDING`, `HALF_OPENS`.
+    /// A connection as the client sees it; key of `FLOWS`, `DNAT_FLOWS`, `PENDING`, `HALF_OPENS`.
     #[derive(Hash, PartialOrd, Ord)]
     pub struct ClientTuple = 40 {
         pub client: Address,
@@ -80,6 +80,27 @@ impl Reply {
     #[inline(always)]
     pub const fn tuple(&self) -> ClientTuple {
         ClientTuple::tcp(self.client, self.vip, self.client_port, self.vip_port)
+    }
+}
+
+map_struct! {
+    /// Value of `DNAT_FLOWS`: what a flow depends on whose backend sees its client's own address.
+    pub struct DnatFlow = 12 {
+        /// [`Connection::generation`] of the flow that the entry was created for.
+        pub generation: u32,
+        /// [`Connection::backend`] of that flow.
+        pub backend: u32,
+        /// [`Connection::route`] of that flow.
+        pub route: u32,
+    }
+}
+
+impl DnatFlow {
+    /// Returns the entry of this connection's flow.
+    #[inline(always)]
+    pub const fn of(connection: &Connection) -> Self {
+        let Connection { generation, backend, route, .. } = *connection;
+        Self { generation, backend, route }
     }
 }
 

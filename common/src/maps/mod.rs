@@ -146,6 +146,9 @@ pub mod name {
     pub const FLOWS: &str = "FLOWS";
     /// [`super::flow::BackendTuple`] -> [`super::flow::Reply`].
     pub const NATS: &str = "NATS";
+    /// [`super::flow::ClientTuple`] -> [`super::flow::DnatFlow`]: flows whose backend sees its client's own address, as far as
+    /// there is room.
+    pub const DNAT_FLOWS: &str = "DNAT_FLOWS";
     /// [`super::flow::ClientTuple`] -> [`super::flow::Pending`].
     pub const PENDING: &str = "PENDING";
     /// [`super::flow::Buffer`]: bytes of waiting hellos.
@@ -185,7 +188,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 47] = [
+    pub const ALL: [&str; 48] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -215,6 +218,7 @@ pub mod name {
         ROUTE_COUNTERS,
         FLOWS,
         NATS,
+        DNAT_FLOWS,
         PENDING,
         BUFFERS,
         SOURCES,

@@ -1,16 +1,16 @@
 //! Ends flows behind backends that are gone, without a look at all others: a walk over ten million flows takes seconds. A flow's
-//! entry in `NATS` has a key that can be computed: the backend, one of our addresses, and a port of the range.
+//! entry in `NATS` has a key that can be computed: the backend, one of our addresses, and a port of the range. A flow whose backend sees
+//! the client's own address (`dnat`) has none; it is in a list of its own, `DNAT_FLOWS`, at most a quarter as long as that of all flows.
 //!
-//! What has no such key is left to the walk that follows: flows whose backend sees the client's own address (`dnat`), ports outside of the
-//! range that is set now, and backends whose record is gone.
+//! What is found by neither is left to the walk that follows: ports outside of the range that is set now, backends whose record is gone, and
+//! what the list had no room for, or was not there for: flows of before an upgrade.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use common::maps::address::{Address, Port};
 use common::maps::backend::{BACKEND_REFUSING, Backend, DELIVERY_NAT};
-use common::maps::event::Expiry;
-use common::maps::flow::{BackendTuple, ClientTuple, Connection, TRANSPORT_TCP};
+use common::maps::flow::{BackendTuple, ClientTuple, Connection, DnatFlow, TRANSPORT_TCP};
 use common::maps::listener::ROLE_SOURCE;
 use common::maps::settings::Settings;
 use common::reason::Reason;
@@ -60,9 +60,9 @@ impl Behind {
         self.runner.set_device(ifindex);
     }
 
-    /// Ends the flows that the selector matches, as [`super::expire::Expirer::reset`] does, as far as they are found by their keys. `flows`:
-    /// how many there are; `None`: as many as there is room for. Returns how many were ended; `None`: a walk over all of them is
-    /// as quick, or nothing can be found by keys.
+    /// Ends the flows that the selector matches, as [`super::expire::Expirer::reset`] does, as far as they are found by their keys, or in
+    /// the list. `flows`: how many there are; `None`: as many as there is room for. Returns how many were ended; `None`: a walk over all of
+    /// them is as quick, or nothing can be found otherwise.
     pub fn end(
         &self,
         selector: &Selector,
@@ -73,6 +73,21 @@ impl Behind {
         if !is_quicker(1, flows) {
             return Ok(None);
         }
+        let takes_it = |client: &ClientTuple, is: &Connection| reason(selector, &is_old, client, is);
+        let threads = runner::processors().min(THREADS_MAX);
+        let by_keys = self.end_by_keys(selector, takes_it, flows, threads)?;
+        let listed = self.end_listed(selector, takes_it, threads)?;
+        Ok(by_keys.into_iter().chain(listed).reduce(|by_keys, listed| by_keys + listed))
+    }
+
+    /// Ends those whose keys can be computed. `None`: nothing has such keys, or they are too many.
+    fn end_by_keys(
+        &self,
+        selector: &Selector,
+        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Copy + Sync,
+        flows: u64,
+        threads: usize,
+    ) -> Result<Option<u32>, ExpireError> {
         let settings = self.maps.settings.look_up(&0)?.unwrap_or_default();
         let most = flows / FLOWS_A_KEY / keys(1, &settings).max(1);
         let towards = pairs(&self.backends(selector, most)?, &self.sources()?);
@@ -80,10 +95,41 @@ impl Behind {
             return Ok(None);
         }
         let turns = turns(&towards, &settings);
-        let takes_it = |client: &ClientTuple, is: &Connection| reason(selector, &is_old, client, is);
-        let threads = runner::processors().min(THREADS_MAX);
-        let ended = runner::spread(&turns, threads, |turn| self.runner.end_here(self.find(turn, takes_it)?))?;
-        Ok(Some(ended))
+        runner::spread(&turns, threads, |turn| self.end_those(&self.find(turn)?, takes_it)).map(Some)
+    }
+
+    /// Ends those that are listed. However many these are, looking through the list takes less time than the walk over all. `None`: there is
+    /// no list, or it is about something else.
+    fn end_listed(
+        &self,
+        selector: &Selector,
+        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason> + Copy + Sync,
+        threads: usize,
+    ) -> Result<Option<u32>, ExpireError> {
+        let routes = selector.routes();
+        let Some(list) = &self.maps.dnat_flows else { return Ok(None) };
+        if selector.backends.is_empty() && routes.is_empty() {
+            return Ok(None);
+        }
+        let clients = list.find(threads, |client, listed| {
+            is_behind(&selector.backends, &routes, listed).then_some(*client)
+        })?;
+        let turns: Vec<&[ClientTuple]> = clients.chunks(KEYS.into()).collect();
+        runner::spread(&turns, threads, |clients| self.end_those(clients, takes_it)).map(Some)
+    }
+
+    /// Ends the flows of these clients that there is a reason for. A flow is judged by its own record, whatever led to it.
+    fn end_those(
+        &self,
+        clients: &[ClientTuple],
+        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
+    ) -> Result<u32, ExpireError> {
+        let mut orders = Vec::new();
+        for client in clients {
+            let flow = self.maps.flows.look_up(client)?;
+            orders.extend(flow.and_then(|flow| ending(client, &flow, &takes_it)));
+        }
+        self.runner.end_here(orders)
     }
 
     /// Returns address and port of each backend that the selector is about; not of all if these are more than `most`. A record is deleted
@@ -118,23 +164,20 @@ impl Behind {
         Ok(found)
     }
 
-    /// Returns orders to end the flows that are found by these keys and that there is a reason for. A flow is judged by its own
-    /// record, whatever the entry that led to it says.
-    fn find(
-        &self,
-        turn: &Turn,
-        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
-    ) -> Result<Vec<Expiry>, TableError> {
-        let mut orders = Vec::new();
+    /// Returns the clients that are found by these keys.
+    fn find(&self, turn: &Turn) -> Result<Vec<ClientTuple>, TableError> {
+        let mut clients = Vec::new();
         for port in turn.ports.clone() {
             let key = BackendTuple { source_port: Port::new(port), ..turn.towards };
-            let Some(reply) = self.maps.nats.look_up(&key)? else { continue };
-            let client = reply.tuple();
-            let flow = self.maps.flows.look_up(&client)?;
-            orders.extend(flow.and_then(|flow| ending(&client, &flow, &takes_it)));
+            clients.extend(self.maps.nats.look_up(&key)?.map(|reply| reply.tuple()));
         }
-        Ok(orders)
+        Ok(clients)
     }
+}
+
+/// Whether a flow that is listed depends on one of these backends or routes.
+fn is_behind(backends: &BTreeSet<u32>, routes: &BTreeSet<u32>, listed: &DnatFlow) -> bool {
+    backends.contains(&listed.backend) || routes.contains(&listed.route)
 }
 
 /// Returns where connections are led to; `None`: nowhere, or with the clients' own addresses.
@@ -235,6 +278,17 @@ mod tests {
             assert_eq!((ports.clone().min(), ports.max()), (Some(first), Some(last)));
         }
         assert_eq!((turns(&towards, &settings(2, 1)), keys(5, &settings(2, 1))), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn of_the_list_flows_are_chosen_by_their_backend_or_their_route() {
+        let listed = |backend, route| DnatFlow { generation: 3, backend, route };
+        let is = |backend, route| {
+            is_behind(&BTreeSet::from([1, 2]), &BTreeSet::from([7]), &listed(backend, route))
+        };
+        assert!(is(1, 5) && is(2, 5) && is(9, 7) && is(1, 7));
+        // Neither by the number of the other, nor by that of the connection.
+        assert!(!is(7, 1) && !is(3, 3) && !is(0, 0));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The pinned maps with the types of their keys and values.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, Flow, HalfOpen, Pending, Reply};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::policy::{PolicyKey, PolicyRange};
@@ -18,7 +18,7 @@ use common::maps::source::{Share, ShareKey, Source};
 use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
 
 use super::pin::Pins;
-use super::table::{Table, TableError};
+use super::table::{Plain, Table, TableError};
 
 /// Cookie keys that all nodes share: a cookie created by one node is valid on every other.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct Maps {
     pub sources: Table<Address, Source>,
     pub shares: Table<ShareKey, Share>,
     pub half_opens: Table<ClientTuple, HalfOpen>,
+    /// `None`: a release without it made the maps, and runs still.
+    pub dnat_flows: Option<Table<ClientTuple, DnatFlow>>,
     /// `None`: a release without source ranges made the maps, and runs still.
     policies: Option<Table<PolicyKey, PolicyRange>>,
     folder: PathBuf,
@@ -96,10 +98,8 @@ impl Maps {
             sources: Table::open(folder, name::SOURCES)?,
             shares: Table::open(folder, name::SHARES)?,
             half_opens: Table::open(folder, name::HALF_OPENS)?,
-            policies: match Table::open(folder, name::POLICIES) {
-                Err(TableError::Missing { .. }) => None,
-                opened => Some(opened?),
-            },
+            dnat_flows: open_later(folder, name::DNAT_FLOWS)?,
+            policies: open_later(folder, name::POLICIES)?,
             folder: folder.to_owned(),
         })
     }
@@ -151,6 +151,17 @@ impl Maps {
             }
         }
         Ok(())
+    }
+}
+
+/// Opens a map that former releases did not make.
+fn open_later<K: Plain, V: Plain>(
+    folder: &Path,
+    name: &'static str,
+) -> Result<Option<Table<K, V>>, TableError> {
+    match Table::open(folder, name) {
+        Err(TableError::Missing { .. }) => Ok(None),
+        opened => opened.map(Some),
     }
 }
 

@@ -3,7 +3,7 @@
 use common::maps::name;
 
 use crate::model::Settings;
-use crate::plan::{closed_ring, shares};
+use crate::plan::{closed_ring, dnat_flows, shares};
 
 /// The three settings that size the maps. Sizes are fixed while the maps are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl From<&Settings> for Sizes {
 
 impl Sizes {
     /// Returns every map whose size depends on the settings, with its number of entries.
-    pub fn maps(&self) -> [(&'static str, u32); 18] {
+    pub fn maps(&self) -> [(&'static str, u32); 19] {
         let Self { flows, names, hellos } = *self;
         [
             (name::FLOWS, flows),
@@ -37,6 +37,7 @@ impl Sizes {
             (name::HALF_OPEN_RING, hellos),
             (name::CLOSED_RING, closed_ring(flows)),
             (name::SHARES, shares(flows)),
+            (name::DNAT_FLOWS, dnat_flows(flows)),
             (name::ROUTES_EXACT, names),
             (name::ROUTES_LONG, names),
             (name::ROUTES_WILDCARD, names),
@@ -53,7 +54,7 @@ impl Sizes {
 /// Returns the field of `settings` that sizes a map.
 pub fn setting(map: &str) -> &'static str {
     match map {
-        name::FLOWS | name::NATS | name::CLOSED_RING | name::SHARES => "maxFlows",
+        name::FLOWS | name::NATS | name::DNAT_FLOWS | name::CLOSED_RING | name::SHARES => "maxFlows",
         name::PENDING | name::BUFFERS | name::SOURCES | name::HALF_OPENS | name::HALF_OPEN_RING => {
             "maxHellos"
         }

@@ -219,6 +219,12 @@ pub fn shares(max_flows: u32) -> u32 {
     (max_flows / 4).max(1024)
 }
 
+/// Returns the number of entries of `DNAT_FLOWS`: flows that are found without a look at all others when their backend is removed, which
+/// sees its clients. All flows may be such ones, but room for each would cost nodes without any twelve bytes a flow more.
+pub fn dnat_flows(max_flows: u32) -> u32 {
+    (max_flows / 4).max(1024)
+}
+
 /// Ids start with 1: 0 means none everywhere.
 fn begun(ids: Ids) -> Ids {
     Ids {

@@ -14,12 +14,13 @@ verified! {
         let Some(flow) = maps::flow(client) else { return false };
         // Only the CPU that marked it removes it. Until then no other connection has the key.
         let Some(flags) = end::claim(flow, generation) else { return false };
-        let (nat, route) = (flow.nat, flow.connection.route);
+        let (nat, route, by) = (flow.nat, flow.connection.route, flow.connection.delivery);
         // While the flow is there, no hello of a new connection is kept.
         if flags & FLOW_UNDELIVERED != 0 {
             pending::end(client, generation);
         }
         delivery::release(&nat, client, generation);
+        delivery::unlist(client, by);
         if !maps::remove_flow(client) {
             end::unclaim(flow, generation);
             return false;

@@ -7,6 +7,7 @@ use common::maps::word::Hops;
 use common::reason::Reason;
 
 use super::count;
+use crate::delivery;
 use crate::exit::Exit;
 use crate::maps;
 
@@ -46,7 +47,10 @@ pub(crate) fn open(
     // any of them opened, so the bounds are compared again.
     let refused = match count::raise(client, connection.route) {
         Ok(()) => match maps::insert_flow(client, flow) {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                delivery::list(client, connection);
+                return Ok(());
+            }
             Err(Unstored::Full) => Exit::reset(Reason::ConnectTableFull),
             Err(_) => Exit::drop(Reason::ConnectBusy),
         },

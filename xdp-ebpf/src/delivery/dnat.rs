@@ -1,9 +1,10 @@
 //! Only the destination is rewritten: the backend sees the client's own address and port. Its replies must
 //! return through this node, on a device that we are attached to.
 
-use common::maps::flow::BackendTuple;
+use common::maps::flow::{BackendTuple, ClientTuple, Connection, DnatFlow};
 
 use super::reply;
+use crate::maps;
 use crate::scratch::{Dial, Received};
 
 /// Claims the picked backend's replies to this client. A client has only one connection at a time from one
@@ -21,4 +22,17 @@ pub(super) fn claim(received: &Received, dial: &mut Dial) -> bool {
     let generation = dial.connection.generation;
     // Its own already where another record of the backend has the same address.
     reply::claim(&dial.nat, client, generation) || reply::is_held(&dial.nat, generation)
+}
+
+/// Lists the connection's flow by its client. Another CPU may have removed the flow since it was stored: the daemon's sweep finds the
+/// entry then, or the client's next flow takes it over. Whoever reads an entry looks for the flow.
+#[inline(always)]
+pub(super) fn list(client: &ClientTuple, connection: &Connection) {
+    maps::list_dnat_flow(client, &DnatFlow::of(connection));
+}
+
+/// Takes the client's flow off the list.
+#[inline(always)]
+pub(super) fn unlist(client: &ClientTuple) {
+    maps::unlist_dnat_flow(client);
 }

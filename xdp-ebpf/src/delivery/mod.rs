@@ -146,6 +146,24 @@ pub(crate) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32)
     reply::release(nat, client, generation);
 }
 
+/// Lists a flow, which this CPU has just stored, for the daemon to find when its backend or its route is removed. Flows of other
+/// deliveries are found by the keys of their replies.
+#[inline(always)]
+pub(crate) fn list(client: &ClientTuple, connection: &Connection) {
+    if connection.delivery == DELIVERY_DNAT {
+        dnat::list(client, connection);
+    }
+}
+
+/// Takes a flow with this delivery off the list. Only the CPU that removes its record does so, and before: until then, no other
+/// flow has the key.
+#[inline(always)]
+pub(crate) fn unlist(client: &ClientTuple, delivery: u8) {
+    if delivery == DELIVERY_DNAT {
+        dnat::unlist(client);
+    }
+}
+
 /// Restores the picked backend from the backend's side of a connection, so that [`open_again`] claims another one.
 #[inline(always)]
 pub(crate) fn resume(dial: &mut Dial, nat: &BackendTuple) {

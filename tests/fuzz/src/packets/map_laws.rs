@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use common::maps::address::Address;
-use common::maps::backend::Backend;
+use common::maps::backend::{Backend, DELIVERY_DNAT};
 use common::maps::event::RouteCounters;
 use common::maps::flow::{
-    BUFFER_BYTES, BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, PENDING_COLLECTING,
-    PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply,
+    BUFFER_BYTES, BackendTuple, Buffer, ClientTuple, DnatFlow, FLOW_UNDELIVERED, Flow, HalfOpen,
+    PENDING_COLLECTING, PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply,
 };
 use common::maps::name;
 use common::maps::settings::Cursors;
@@ -26,6 +26,7 @@ pub struct Held {
     pub hellos: BTreeMap<ClientTuple, Pending>,
     pub half_opens: BTreeMap<ClientTuple, HalfOpen>,
     pub nats: BTreeMap<BackendTuple, ClientTuple>,
+    pub dnat_flows: BTreeMap<ClientTuple, DnatFlow>,
     pub sources: BTreeMap<Address, Source>,
     pub shares: BTreeMap<ShareKey, Share>,
     pub routes: BTreeMap<u32, RouteCounters>,
@@ -43,6 +44,7 @@ impl Held {
             hellos: programs.entries(name::PENDING).into_iter().collect(),
             half_opens: programs.entries(name::HALF_OPENS).into_iter().collect(),
             nats: nats.into_iter().map(|(nat, reply)| (nat, reply.tuple())).collect(),
+            dnat_flows: programs.entries(name::DNAT_FLOWS).into_iter().collect(),
             sources: programs.entries(name::SOURCES).into_iter().collect(),
             shares: programs.entries(name::SHARES).into_iter().collect(),
             routes: programs.entries(name::ROUTE_COUNTERS).into_iter().collect(),
@@ -56,7 +58,8 @@ impl Held {
 
     /// Whether no connection is left. Counts of sources may remain: the daemon removes those of idle sources.
     pub fn is_empty(&self) -> bool {
-        self.flows.is_empty() && self.hellos.is_empty() && self.half_opens.is_empty() && self.nats.is_empty()
+        let has_none = self.flows.is_empty() && self.hellos.is_empty() && self.half_opens.is_empty();
+        has_none && self.nats.is_empty() && self.dnat_flows.is_empty()
     }
 
     /// A number for the state of a connection.
@@ -76,6 +79,7 @@ impl Held {
     /// Checks all invariants. `lasting`: no hello has expired by its time alone.
     pub fn check(&self, programs: &Programs, lasting: bool) {
         self.ports();
+        self.listed();
         for (client, flow) in &self.flows {
             let backend: Option<Backend> = programs.entry(name::BACKENDS, flow.connection.backend);
             let backend = backend.expect("the backend of a flow");
@@ -129,6 +133,13 @@ impl Held {
             "flows of routes: {:?}",
             self.routes
         );
+    }
+
+    /// Each flow whose backend sees its client must be listed, and no other: there is room for all.
+    fn listed(&self) {
+        let seen = self.flows.iter().filter(|(_, flow)| flow.connection.delivery == DELIVERY_DNAT);
+        let listed = seen.map(|(client, flow)| (*client, DnatFlow::of(&flow.connection))).collect();
+        assert_eq!(self.dnat_flows, listed, "what is listed and the flows to be listed differ");
     }
 
     /// Each NAT entry must belong to one connection, and each connection must have its own.

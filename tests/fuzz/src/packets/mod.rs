@@ -47,7 +47,7 @@ use self::map_laws::Held;
 use self::packet_laws::Given;
 
 /// Sizes of the maps, small enough to fill.
-const SIZES: Sizes = Sizes { flows: 5, hellos: 6, names: 256, closed: 4, shares: 64 };
+const SIZES: Sizes = Sizes { flows: 5, hellos: 6, names: 256, closed: 4, shares: 64, dnat_flows: 5 };
 /// Payload bytes of a segment in a super-packet.
 const GSO_BYTES: u32 = 100;
 
