@@ -7,7 +7,7 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use common::maps::address::{Address, Port};
 use common::maps::backend::DELIVERY_DNAT;
-use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, FLOW_ESTABLISHED, Flow, Reply};
 use common::maps::listener::{AddressRole, ROLE_SOURCE};
 use common::maps::source::{Share, ShareKey};
 use userspace::dataplane::maps::Maps;
@@ -139,6 +139,7 @@ struct Writer<'m> {
     now: u32,
     nats: Vec<(BackendTuple, Reply)>,
     flows: Vec<(ClientTuple, Flow)>,
+    listed: Vec<(ClientTuple, DnatFlow)>,
     shares: HashMap<ShareKey, u32>,
     written: Written,
 }
@@ -147,7 +148,7 @@ impl<'m> Writer<'m> {
     fn new(maps: &'m Maps, draw: Draw) -> Self {
         let (nats, flows) = (Vec::with_capacity(AT_ONCE), Vec::with_capacity(AT_ONCE));
         let (shares, written) = (HashMap::new(), Written::default());
-        Self { maps, draw, now: now_secs(), nats, flows, shares, written }
+        Self { maps, draw, now: now_secs(), nats, flows, listed: Vec::new(), shares, written }
     }
 
     /// Adds the flow of this number, a copy of the model.
@@ -162,6 +163,9 @@ impl<'m> Writer<'m> {
         let seen_secs = self.now - self.draw.below(number ^ 0x00ff_00ff, IDLE_MAX.min(self.now));
         self.nats.push((nat, Reply::to(&client, model.flow.connection.generation)));
         self.flows.push((client, Flow { nat, seen_secs, ..model.flow }));
+        if model.flow.connection.delivery == DELIVERY_DNAT {
+            self.listed.push((client, DnatFlow::of(&model.flow.connection)));
+        }
         model.count += 1;
         *self.written.by_client.entry(address).or_default() += 1;
         *self.shares.entry(ShareKey::of(&client, model.flow.connection.route)).or_default() += 1;
@@ -174,6 +178,11 @@ impl<'m> Writer<'m> {
         }
         self.maps.nats.put_all(&self.nats)?;
         self.maps.flows.put_all(&self.flows)?;
+        if !self.listed.is_empty() {
+            let list = self.maps.dnat_flows.as_ref().context("these maps have no list")?;
+            list.put_all(&self.listed)?;
+        }
+        self.listed.clear();
         self.nats.clear();
         self.flows.clear();
         Ok(())
@@ -202,7 +211,7 @@ impl<'m> Writer<'m> {
     }
 }
 
-/// Writes `count` flows with their NAT entries and the roles of their sources, and counts them to routes and sources. There must be an
+/// Writes `count` flows with their NAT entries, listed where their backend sees its clients, and the roles of their sources, and counts them to routes and sources. There must be an
 /// open connection to each backend port from `first` on, of `backends`. Of the flows, `behind` belong to each of the first two backends,
 /// the rest to any of the others.
 pub fn write(maps: &Maps, draw: Draw, first: u16, backends: u32, behind: u32, count: u32) -> Result<Written> {

@@ -96,11 +96,10 @@ pub(super) fn removals(text: &str, tenants: u32) -> Result<[Removal; 3]> {
     };
     let route =
         Removal { what: "route", port: first + 1, tenant: 1, with: moved, without, ..backend.clone() };
-    // Its flows have no keys that could be computed: that takes as long as the walk.
     let what = "backend that sees its clients (`dnat`)";
-    let (delivery, is_filled, target) = (DELIVERY_DNAT, false, None);
+    let (delivery, is_filled) = (DELIVERY_DNAT, false);
     let (port, tenant, with, without) = (spare + 1, tenants, seeing, seeing_moved);
-    let seeing = Removal { what, port, tenant, delivery, is_filled, with, without, target };
+    let seeing = Removal { what, port, tenant, delivery, is_filled, with, without, ..backend.clone() };
     Ok([backend, route, seeing])
 }
 
