@@ -229,7 +229,7 @@ fn gauges(sizes: Sizes, swept: Option<Found>, served: &Desired) -> Vec<(&'static
     gauges.extend([
         (
             "flows",
-            "Connections in the flow table, as of the last sweep through it, some 10 s ago at most",
+            "Connections in the flow table, as of the last sweep through it: 10 s ago, up to four minutes where there are millions",
             flows,
         ),
         ("hellos", "Connections whose ClientHello is held, as of the last sweep, a second ago", hellos),
