@@ -1,9 +1,7 @@
 //! Connections that are held open without taking part: the daemon itself ends them, or asks their ends.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
 use common::maps::flow::{ClientTuple, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, Flow};
@@ -13,7 +11,6 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, server_name};
 use tests::config::{Backend, Config};
 use tests::hello::hello;
-use tests::machine;
 use tests::packet::{Segment, flag};
 use tests::pinned::pinned_entries;
 use tests::raw::{End, end_of};
@@ -21,6 +18,7 @@ use tests::tap::Tap;
 use tests::tls::{self, PATIENCE};
 use tests::topology::{Options, UPLINK};
 use tests::tuple::client_tuple;
+use tests::walker::{Walker, has_clocks};
 
 use crate::crowd::Crowd;
 use crate::scene::{ECHO_PORT, Scene, eventually};
@@ -53,14 +51,14 @@ fn clients_that_never_acknowledge_are_ended_after_a_minute() {
 }
 
 /// What the kernel or an end does at once, on a busy machine.
-const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 /// A walk comes after ten seconds, and a question a second or two later.
-const TRIED: Duration = Duration::from_secs(30);
+pub(crate) const TRIED: Duration = Duration::from_secs(30);
 /// Port of a server that says nothing of itself.
-const MUTE_PORT: u16 = 7001;
+pub(crate) const MUTE_PORT: u16 = 7001;
 
 /// Starts Vestibule; tenant b's server, for each family, is the test itself.
-fn mute() -> (Scene, [TcpListener; 2]) {
+pub(crate) fn mute() -> (Scene, [TcpListener; 2]) {
     let at = FAMILIES.map(|family| SocketAddr::new(backend(family, 1, 0), MUTE_PORT));
     let mut config = Config::lab_on(ECHO_PORT);
     config.route_mut("tenant-b").backends = at.map(|at| Backend::new(at.ip(), MUTE_PORT)).to_vec();
@@ -74,14 +72,14 @@ fn mute() -> (Scene, [TcpListener; 2]) {
 }
 
 /// Both ends of a connection to tenant b, which has carried data in both directions.
-struct Pair {
-    client: TcpStream,
-    server: TcpStream,
-    tuple: ClientTuple,
+pub(crate) struct Pair {
+    pub(crate) client: TcpStream,
+    pub(crate) server: TcpStream,
+    pub(crate) tuple: ClientTuple,
 }
 
 impl Pair {
-    fn open(scene: &Scene, family: Family, listener: &TcpListener) -> Self {
+    pub(crate) fn open(scene: &Scene, family: Family, listener: &TcpListener) -> Self {
         let (vip, bytes) = (scene.lab.vip(family, TLS_PORT), hello().name(server_name(1)).bytes());
         let mut client = scene.lab.client.run(|| tls::dial(vip)).unwrap();
         client.write_all(&bytes).unwrap();
@@ -95,13 +93,13 @@ impl Pair {
     }
 
     /// The server sends something, and the client acknowledges it.
-    fn progress(&mut self, scene: &Scene) {
+    pub(crate) fn progress(&mut self, scene: &Scene) {
         self.server.write_all(b"more").unwrap();
         self.client.read_exact(&mut [0; 4]).unwrap();
         self.wait(scene, |flow| flow.client.acked.number == flow.backend.sent.next);
     }
 
-    fn flow(&self, scene: &Scene) -> Flow {
+    pub(crate) fn flow(&self, scene: &Scene) -> Flow {
         let flows = pinned_entries::<ClientTuple, Flow>(&scene.daemon.pins().join(name::FLOWS)).unwrap();
         flows.into_iter().find(|(tuple, _)| *tuple == self.tuple).expect("its flow").1
     }
@@ -127,46 +125,9 @@ fn lose(host: &tests::net::Namespace, what: &str) {
     host.nft(&text).unwrap();
 }
 
-/// Whether this kernel has time namespaces.
-fn has_clocks() -> bool {
-    let has = Path::new("/proc/self/ns/time_for_children").exists();
-    assert!(has || !machine::is_ci(), "this kernel has no time namespaces (CONFIG_TIME_NS)");
-    if !has {
-        eprintln!("SKIPPED: this kernel has no time namespaces (CONFIG_TIME_NS)");
-    }
-    has
-}
-
-/// Walks over all flows as the daemon does, which runs beside it, with a clock that is ahead.
-struct Walker {
-    child: Child,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Walker {
-    fn start(scene: &Scene) -> Self {
-        let mut command = scene.lab.balancer.command(env!("CARGO_BIN_EXE_walker"));
-        command.arg(scene.daemon.pins()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Self { child, answers }
-    }
-
-    /// Walks this number of seconds from now; returns how many flows that ends.
-    fn walk(&mut self, ahead_secs: u32) -> u32 {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{ahead_secs}").unwrap();
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).unwrap();
-        answer.trim().parse().unwrap_or_else(|_| panic!("the walker ended: {answer:?}"))
-    }
-}
-
-impl Drop for Walker {
-    fn drop(&mut self) {
-        // It ends with its input.
-        self.child.stdin.take();
-        self.child.wait().unwrap();
-    }
+/// Starts walks ahead of the daemon's.
+pub(crate) fn walker(scene: &Scene) -> Walker {
+    Walker::start(env!("CARGO_BIN_EXE_walker"), &scene.lab, &scene.daemon)
 }
 
 /// A client that had finished, and whose server did not, held a source port of the backend for 25 hours.
@@ -185,7 +146,7 @@ fn a_half_closed_connection_is_ended_five_minutes_after_its_last_progress() {
             flow.client.sent.fin == 1 && flow.backend.acked.number == flow.client.sent.next
         });
     }
-    let mut walker = Walker::start(&scene);
+    let mut walker = walker(&scene);
     assert_eq!([walker.walk(0), walker.walk(200)], [0, 0]);
     going.progress(&scene);
     assert_eq!(walker.walk(250), 0, "too early, {:?}", scene.daemon.reasons());
@@ -236,7 +197,7 @@ fn ends_with_unacknowledged_bytes_or_a_fin_are_asked_after_twenty_minutes() {
     fin.wait(&scene, |flow| {
         flow.client.sent.fin == 1 && flow.backend.acked.number.wrapping_add(1) == flow.client.sent.next
     });
-    let mut walker = Walker::start(&scene);
+    let mut walker = walker(&scene);
     let taps = [Tap::open(client, UPLINK).unwrap(), Tap::open(tenant, UPLINK).unwrap()];
     // Those to clients, and those to servers.
     let found = || [bare(&taps[0], TLS_PORT), bare(&taps[1], MUTE_PORT)];

@@ -19,6 +19,7 @@ mod tcp_listener;
 mod announced;
 mod half_close;
 mod held;
+mod idle;
 mod keep_alive;
 mod reset;
 mod aborted;

@@ -36,6 +36,8 @@ mod front;
 pub mod pinned;
 /// More flows than a test can open.
 pub mod copies;
+/// Walks over all flows, hours ahead.
+pub mod walker;
 /// Millions of flows in the maps of a daemon.
 pub mod written_flows;
 /// The end of threads.

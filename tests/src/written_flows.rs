@@ -10,6 +10,7 @@ use common::maps::backend::DELIVERY_DNAT;
 use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, FLOW_ESTABLISHED, Flow, Reply};
 use common::maps::listener::{AddressRole, ROLE_SOURCE};
 use common::maps::source::{Share, ShareKey};
+use userspace::dataplane::keepalive::SILENT_SECS;
 use userspace::dataplane::maps::Maps;
 use userspace::dataplane::read::now_secs;
 
@@ -29,8 +30,10 @@ const STEP: u64 = 7_919;
 
 /// Flows that are written by one system call.
 const AT_ONCE: usize = 32_768;
-/// The longest time that a flow has had no packet, in seconds.
-const IDLE_MAX: u32 = 3_600;
+/// The longest time that a flow has had no packet, in seconds. None of them has ends that would answer: after two hours of silence the
+/// daemon would ask, and end them. So there is an hour and a half for what is done with them.
+const IDLE_MAX: u32 = 1_800;
+const _: () = assert!(IDLE_MAX <= SILENT_SECS / 4, "the daemon would end them");
 
 /// Draws tuples: the same ones from the same seed.
 #[derive(Clone, Copy, Debug)]

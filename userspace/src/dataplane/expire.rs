@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use common::decide::admit;
-use common::maps::event::{CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH, PROBE_HELD};
-use common::maps::flow::{ClientTuple, Connection, Flow, PENDING_UNDELIVERED};
+use common::maps::event::{CLOSED_RING_DUE, EXPIRE_UNRESOLVED, Expiry};
+use common::maps::flow::{ClientTuple, Connection, PENDING_UNDELIVERED};
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
 
@@ -19,16 +19,13 @@ use super::orphans::Orphans;
 use super::pin::Pins;
 use super::ports::Ports;
 use super::precedence::Precedence;
+use super::probes::{Probes, Why};
 use super::read::{now_ns, now_secs};
-use super::request::{ending, ends, expiry, of_flow, of_held, of_record, reason};
+use super::request::{ending, expiry, of_flow, of_held, of_record, reason};
 pub use super::runner::ExpireError;
 use super::runner::{self, Runner};
 use super::swept::{Ended, Found};
-use super::trials::Trials;
 use crate::plan::Selector;
-
-/// Hops that the kernel is to ask for at once. The rest is for the next sweep.
-const ASKED_MAX: usize = 256;
 
 /// Returns the threads that a flow map is worth for a walk that a change waits for: one for each quarter of a million entries, up to 16.
 fn walkers(capacity: u32) -> usize {
@@ -40,7 +37,7 @@ fn walkers(capacity: u32) -> usize {
 pub struct Expirer {
     maps: Maps,
     runner: Runner,
-    trials: Trials,
+    probes: Probes,
     held: Held,
     ports: Ports,
     awaited: Awaited,
@@ -51,8 +48,6 @@ pub struct Expirer {
     found: Found,
     /// The number of flows when they were last counted, and when: monotonic clock, seconds.
     counted: (u64, u32),
-    /// Backends whose SYN was not sent, because their link address is not known.
-    unresolved: Vec<IpAddr>,
 }
 
 impl Expirer {
@@ -62,7 +57,7 @@ impl Expirer {
         let mut this = Self {
             maps: Maps::open(pins)?,
             runner,
-            trials: Trials::default(),
+            probes: Probes::default(),
             held: Held::default(),
             ports: Ports::default(),
             awaited: Awaited::open(pins)?,
@@ -71,7 +66,6 @@ impl Expirer {
             crowded: Began::default(),
             found: Found::default(),
             counted: (0, 0),
-            unresolved: Vec::new(),
         };
         // Until all are looked at.
         this.found.flows = this.count()?;
@@ -176,14 +170,14 @@ impl Expirer {
         for syn in &syns {
             if self.runner.request(syn)? == EXPIRE_UNRESOLVED {
                 let hello = self.maps.hellos.look_up(&syn.client)?;
-                self.unresolved.extend(hello.map(|hello| IpAddr::from(hello.nat.backend)));
+                self.probes.note_unresolved(hello.map(|hello| hello.nat.backend.into()));
             }
         }
         let ended = Ended {
             hellos: self.runner.run_all(&hellos)?,
             half_opens: self.runner.run_all(&half_opens)?,
             closed: self.sweep_closed(settings)?,
-            flows: self.sweep_trials()? + self.sweep_held()?,
+            flows: self.probes.sweep(&self.maps, &self.runner)? + self.sweep_held()?,
         };
         self.note_ended(ended.flows, settings);
         let orphans = self.orphans.sweep(&self.maps, now_secs())?;
@@ -195,39 +189,15 @@ impl Expirer {
 
     /// Returns the backends whose link address the last sweeps missed, and forgets them.
     pub fn take_unresolved(&mut self) -> Vec<IpAddr> {
-        let mut addresses = std::mem::take(&mut self.unresolved);
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses.truncate(ASKED_MAX);
-        addresses
+        self.probes.take_unresolved()
     }
 
     /// Takes up a flow that a RST put on trial. The walks find what was not reported.
     pub fn take_up(&mut self, client: &ClientTuple) -> Result<(), ExpireError> {
         if let Some(flow) = self.maps.flows.look_up(client)? {
-            self.trials.note(client, &flow);
+            self.probes.trials.note(client, &flow);
         }
         Ok(())
-    }
-
-    /// Asks the ends of flows with a RST on trial, or ends these flows. Run every second.
-    fn sweep_trials(&mut self) -> Result<u32, ExpireError> {
-        let mut flows = Vec::new();
-        for client in self.trials.clients() {
-            flows.extend(self.maps.flows.look_up(&client)?.map(|flow| (client, flow)));
-        }
-        let mut ended = 0;
-        for (client, flow, reason, seq) in self.trials.next(&flows) {
-            match self.runner.request(&Expiry { seq, ..of_flow(&client, &flow, reason) })? {
-                EXPIRE_DONE => ended += u32::from(reason == Reason::ExpireTrial),
-                EXPIRE_UNRESOLVED => {
-                    self.trials.not_asked(&client);
-                    self.unresolved.extend(ends(&client, &flow));
-                }
-                _ => {}
-            }
-        }
-        Ok(ended)
     }
 
     /// Ends flows that are held and whose time is over since the last walk.
@@ -267,14 +237,15 @@ impl Expirer {
     }
 
     /// Checks every flow: ends idle ones and those that are held, removes closed ones that are left over, notes those on
-    /// trial, and makes room in a crowded map and for backends with few source ports left.
+    /// trial, asks the ends of silent ones, and makes room in a crowded map and for backends with few source ports left.
     pub fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_secs();
         let (mut idle, mut closed, mut stuck) = (Vec::new(), Vec::new(), Vec::new());
         let found = self.crowd()?;
         let mut crowd = self.crowded.walk(found, now);
-        let (trials, held, ports, mut found) = (&mut self.trials, &mut self.held, &mut self.ports, 0);
+        let (probes, held, ports, mut found) = (&mut self.probes, &mut self.held, &mut self.ports, 0);
         self.awaited.begin()?;
+        probes.begin(now);
         held.begin();
         ports.begin(settings);
         self.maps.flows.walk(|client, flow| {
@@ -288,11 +259,11 @@ impl Expirer {
                         Some(Over::Ask) => stuck.push((*client, *flow)),
                         None => {}
                     }
-                    trials.note(client, flow);
+                    probes.note(client, flow);
                     if crowd.is_crowded() {
                         crowd.note(client, flow, held.stuck(client, flow, now), now);
                     }
-                    if let Some(crowd) = ports.note(flow, trials.makes_room(client, flow)) {
+                    if let Some(crowd) = ports.note(flow, probes.trials.makes_room(client, flow)) {
                         crowd.note(client, flow, held.stuck(client, flow, now), now);
                     }
                 }
@@ -302,11 +273,12 @@ impl Expirer {
         self.found.flows = found;
         let (flows, closed) = (self.runner.end_flows(idle)?, self.runner.run_all(&closed)?);
         for (client, flow) in &stuck {
-            self.ask_both(client, flow, false)?;
+            self.probes.ask_both(&self.runner, client, flow, Why::Held)?;
         }
         let mut evicted = crowd.into_first();
         evicted.append(self.ports.end(&evicted));
         let crowded = self.make_room(evicted)?;
+        self.probes.end(&self.runner)?;
         self.note_ended(flows + crowded, settings);
         Ok(Ended { flows: flows + crowded, closed, ..Ended::default() })
     }
@@ -338,7 +310,7 @@ impl Expirer {
     /// Returns how crowded the map of flows is.
     fn crowd(&mut self) -> Result<Crowd, ExpireError> {
         let closed = self.maps.settings.look_up(&0)?.unwrap_or_default().closed;
-        let going = self.trials.crowded() + self.going.count(now_secs(), closed);
+        let going = self.probes.trials.crowded() + self.going.count(now_secs(), closed);
         Ok(Crowd::new(self.count()?, self.maps.flows.capacity(), going, closed))
     }
 
@@ -355,7 +327,7 @@ impl Expirer {
         self.going.evict(evicted.stuck);
         let ended = self.end_piece()?;
         for (client, flow) in &evicted.idle {
-            self.ask_both(client, flow, true)?;
+            self.probes.ask_both(&self.runner, client, flow, Why::Room)?;
         }
         Ok(ended)
     }
@@ -376,21 +348,5 @@ impl Expirer {
     fn end_piece(&mut self) -> Result<u32, ExpireError> {
         let piece = self.going.next();
         self.runner.end_flows(piece).inspect_err(|_| self.going.give_up())
-    }
-
-    /// Asks both ends of a flow for the first time. `crowded`: it is to make room, if it had no packet since it was seen.
-    fn ask_both(&mut self, client: &ClientTuple, flow: &Flow, crowded: bool) -> Result<(), ExpireError> {
-        let seq = if crowded { PROBE_BOTH } else { PROBE_HELD };
-        match self.runner.request(&Expiry { seq, ..of_flow(client, flow, Reason::ExpireProbe) })? {
-            EXPIRE_DONE => self.trials.asked(client, flow.connection.generation, crowded),
-            EXPIRE_UNRESOLVED => {
-                // It is marked: it is asked again.
-                self.trials.asked(client, flow.connection.generation, crowded);
-                self.trials.not_asked(client);
-                self.unresolved.extend(ends(client, flow));
-            }
-            _ => {}
-        }
-        Ok(())
     }
 }

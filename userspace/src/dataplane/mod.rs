@@ -56,6 +56,10 @@ mod leftovers;
 mod orphans;
 /// Flows whose ends are asked by probes.
 mod trials;
+/// Flows whose ends are asked because they were silent for long.
+pub mod keepalive;
+/// Probes of flows' ends.
+mod probes;
 /// Packets as they leave.
 pub mod trace;
 

@@ -1,4 +1,4 @@
-//! Flows with a RST on trial, and idle ones in a crowded map: the end that may have accepted it is asked by keep-alive probes.
+//! Flows with a RST on trial: the end that may have accepted it is asked by keep-alive probes. So are both ends of silent ones.
 //!
 //! An end that aborts sends a RST at the end of its data, which may be ahead of what the other end acknowledged. The
 //! other end accepts it only if it has all the data before it, and says nothing when it does. Anybody may send such a
@@ -67,6 +67,11 @@ impl Trials {
     /// Whether this flow was taken up because it may have to make room, and is still being asked.
     pub(super) fn makes_room(&self, client: &ClientTuple, flow: &Flow) -> bool {
         is_on_trial(flow) && self.0.get(client).is_some_and(|trial| trial.crowded)
+    }
+
+    /// Whether this flow is noted.
+    pub(super) fn is_noted(&self, client: &ClientTuple, flow: &Flow) -> bool {
+        self.0.get(client).is_some_and(|trial| trial.generation == flow.connection.generation)
     }
 
     /// Returns the clients of all flows noted.

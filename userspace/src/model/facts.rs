@@ -115,7 +115,7 @@ pub struct Settings {
     pub source_addresses: Vec<IpAddr>,
     /// First and last port of source NAT, inclusive.
     pub source_ports: (u16, u16),
-    /// A flow without packets for this long is reset. Whole seconds.
+    /// A flow without packets for this long is reset; answers to probes are packets. Whole seconds.
     pub idle_timeout: Duration,
     /// A hello must be complete, and its backend connected, within this time.
     pub hello_timeout: Duration,
