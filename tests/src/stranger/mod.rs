@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use common::decide::maglev::mix;
-use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, Flow, Pending, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply};
 use common::maps::name;
+use userspace::dataplane::keepalive::SILENT_SECS;
 
 use crate::addresses::{FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, server_name};
 use crate::config::{Backend, Config};
@@ -17,13 +18,14 @@ use crate::daemon::Daemon;
 use crate::dice::Dice;
 use crate::hello::hello;
 use crate::packet::Segment;
-use crate::pinned::{insert_pinned, pinned_entries};
+use crate::pinned::pinned_entries;
 use crate::server::{Server, read_line, reset};
 use crate::tap::Tap;
 use crate::tcp_option::TcpOption;
 use crate::tls;
 use crate::topology::{CLIENT_DEVICE, Lab, UPLINK};
 use crate::tuple::client_tuple;
+use crate::walker::Walker;
 
 /// ICMP messages.
 mod error;
@@ -45,8 +47,6 @@ const MANY: u64 = 700;
 /// How long an answer may take: several retransmissions.
 const PATIENCE: Duration = Duration::from_secs(5);
 const ECHO_PORT: u16 = 7000;
-/// `idleTimeout`: far longer than a round, and shorter than any machine has been up.
-const IDLE_SECS: u32 = 120;
 
 /// What happened.
 #[derive(Clone, Default)]
@@ -135,7 +135,6 @@ impl Rig {
         let mut config = Config::lab_on(ECHO_PORT);
         config.route_mut("tenant-a").backends =
             FAMILIES.map(|family| Backend::new(backend(family, 0, 0), ECHO_PORT)).to_vec();
-        config.settings.idle_timeout = Some(format!("{IDLE_SECS}s"));
         let daemon = lab.vestibule(&config)?;
         let tenant = &lab.tenants[0];
         for family in FAMILIES {
@@ -300,23 +299,19 @@ impl Rig {
         Ok(())
     }
 
-    /// Makes the flows that were hit, and are open, look as if their time limit had passed without a packet.
-    pub fn age_hit(&self, tally: &Tally) -> Result<()> {
-        let pin = self.daemon.pins().join(name::FLOWS);
-        let flows = pinned_entries::<ClientTuple, Flow>(&pin)?;
-        let open = |flow: &Flow| flow.connection.state == FLOW_ESTABLISHED;
-        for (client, flow) in
-            flows.into_iter().filter(|(client, flow)| tally.hit.contains(client) && open(flow))
-        {
-            let seen_secs = flow.seen_secs.saturating_sub(IDLE_SECS);
-            insert_pinned(&pin, client, Flow { seen_secs, ..flow })?;
+    /// Has the ends of all flows asked as after two hours of silence, by the binary `walker`, long before `idleTimeout`. Those whose
+    /// time is over for another reason are ended.
+    pub fn ask_silent(&self, walker: &str) {
+        let mut walker = Walker::start(walker, &self.lab, &self.daemon);
+        // The first walk finds what is held, and the second one asks or ends it.
+        for ahead_secs in [0, SILENT_SECS + 1] {
+            walker.walk(ahead_secs);
         }
-        Ok(())
     }
 
     /// Returns the number of entries in FLOWS, PENDING and NATS, flows that were hit and their entries in NATS aside. A
     /// stranger who knows both numbers can have bytes or a FIN believed that no end sent: the RST of the end is then at
-    /// another number, and the flow stays until its time limit.
+    /// another number, and the flow stays until its ends are asked.
     pub fn entries(&self, tally: &Tally) -> Result<[usize; 3]> {
         let pin = |name: &str| self.daemon.pins().join(name);
         let flows = pinned_entries::<ClientTuple, Flow>(&pin(name::FLOWS))?;
