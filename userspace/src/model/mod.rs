@@ -18,6 +18,8 @@ pub mod shared_list;
 pub mod desired;
 /// The kinds of Kubernetes objects that ask for something.
 pub mod kind;
+/// Kinds that only later releases know.
+mod unknown_kind;
 /// Names of Kubernetes objects, and what every object has.
 pub mod object;
 /// What Kubernetes objects say, folded to what decisions need.
@@ -73,4 +75,5 @@ pub use segment_counts::{SegmentCounts, Segments};
 pub use service::{Affinity, TrafficPolicy};
 pub use shared_list::{Difference, Named, SharedList};
 pub use source_ranges::SourceRanges;
+pub use unknown_kind::unknown_kind;
 pub use verdict::Verdicts;

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::scene::Folder;
+use super::scene::{Folder, routes};
 use crate::config::ChartFile;
 use crate::controller::keys::KEYS;
 use crate::model::{Facts, Settings};
@@ -164,8 +164,12 @@ async fn what_cannot_be_read_of_a_claim_is_not_held_until_it_can() {
     cluster.put_service(A, 9, same);
     agent.turn().await;
     assert_eq!(agent.said(), (9, vec![]));
-    // Of a kind that a later release brings, of which nothing is served.
-    cluster.put_service(B, 11, |object| object["spec"]["origin"]["kind"] = json!("Later"));
+    // A later release brings the kind and the protocol, and nothing of it is served.
+    let later = |object: &mut Value| {
+        object["spec"]["origin"]["kind"] = json!("Later");
+        object["spec"]["protocol"] = json!("QUIC");
+    };
+    cluster.put_service(B, 11, later);
     cluster.put_service(A, 12, same);
     agent.turn().await;
     assert_eq!(agent.unheld(), (12, vec!["Later/ns/b".to_owned()]));
@@ -178,6 +182,27 @@ async fn what_cannot_be_read_of_a_claim_is_not_held_until_it_can() {
     }
     agent.turn().await;
     assert_eq!(agent.said().1, []);
+}
+
+/// An agent may be of an older release than the controller. It dropped such a Claim, and with it the connections of a known route whose origin
+/// was of another kind from then on.
+#[tokio::test]
+async fn a_claim_of_a_kind_that_only_a_later_release_knows_is_served() {
+    let folder = Folder::new();
+    folder.write(&[]);
+    let (mut agent, cluster) = Agent::new(&[A], folder, 1_000);
+    cluster.put_endpoints("b", &[1]);
+    cluster.put_service(B, 7, |object| object["spec"]["origin"]["kind"] = json!("Tomorrow"));
+    agent.turn().await;
+    assert_eq!(agent.said(), (7, vec![]));
+    assert_eq!(routes(&agent.output), ["service/ns/a:443: ", "service/ns/b:443: 10.0.0.1"]);
+    // What it does not hold of it bears the name that was written.
+    let folder = Folder::new();
+    folder.write(&[]);
+    let (mut agent, cluster) = Agent::new(&[A], folder, 1);
+    cluster.put_service(B, 7, |object| object["spec"]["origin"]["kind"] = json!("Tomorrow"));
+    agent.turn().await;
+    assert_eq!(agent.unheld(), (7, vec!["Tomorrow/ns/b".to_owned()]));
 }
 
 /// It counted as held by a node that had never read it. Of an origin that is not known the Claim is named itself, not that the node holds nothing.

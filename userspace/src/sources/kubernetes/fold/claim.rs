@@ -11,7 +11,7 @@ use crate::model::claim::{
 use crate::model::cluster::{ProbeKind, ProbeSpec};
 use crate::model::{
     Affinity, Claim, Kind, ObjectName, Origin, Pattern, Problem, ServerName, SourceRanges, StoredClaim,
-    TrafficPolicy, digest,
+    TrafficPolicy, digest, unknown_kind,
 };
 use crate::origins;
 use common::maps::route::LABEL_BYTES_MAX;
@@ -61,7 +61,10 @@ fn read(
     interner: &Interner,
 ) -> Option<Claim> {
     let unserved = spec.unserved();
-    let kind = origins::kind(&spec.origin.kind).ok_or_else(|| wrong("is no kind that claims", REMEDY));
+    // Of a kind that a later release brings, what was granted is known all the same.
+    let kind = origins::kind(&spec.origin.kind)
+        .or_else(|| unknown_kind(&spec.origin.kind))
+        .ok_or_else(|| wrong("is no kind that claims", REMEDY));
     let kind = found.check(field("spec.origin.kind"), &spec.origin.kind, kind)?;
     let protocol = found.check(field("spec.protocol"), &spec.protocol, protocol(&spec.protocol))?;
     let port = port(&spec, &field, found)?;

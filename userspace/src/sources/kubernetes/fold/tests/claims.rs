@@ -81,7 +81,7 @@ fn what_cannot_be_read_is_named() {
             "{field}: {grants:?} {text}"
         );
     }
-    let (grants, text) = told(&|object| object["spec"]["origin"]["kind"] = json!("Pod"));
+    let (grants, text) = told(&|object| object["spec"]["origin"]["kind"] = json!("a kind"));
     assert!(grants.is_none() && text.contains("no kind that claims"), "{text}");
     let (grants, text) = told(&|object| object["metadata"]["resourceVersion"] = json!("x"));
     assert!(grants.is_none() && text.contains("resourceVersion"), "{text}");
@@ -95,6 +95,19 @@ fn what_cannot_be_read_is_named() {
     assert!(grants == Some(2) && text.contains("spec.backends.weight: is no share"), "{text}");
     let (grants, text) = told(&|object| object["spec"]["probeServerName"] = json!("a..b"));
     assert!(grants == Some(2) && text.contains("spec.probeServerName"), "{text}");
+}
+
+/// A later release brings it.
+#[test]
+fn a_kind_that_is_not_known_is_read_as_it_is_written() {
+    let mut object = object();
+    object["spec"]["origin"]["kind"] = json!("Tomorrow");
+    let (read, problems) = claim(raw_of(object), &interner());
+    assert_eq!(lines(&problems), [""; 0]);
+    let read = read.claim.unwrap().claim;
+    assert_eq!((read.grants.len(), read.origin.to_string()), (2, "Tomorrow a/b".to_owned()));
+    assert_eq!(read.origin.object().unwrap().key(), "Tomorrow/a/b");
+    assert!(matches!(&read.backends, ClaimBackends::Services { references, .. } if references.len() == 2));
 }
 
 #[test]
