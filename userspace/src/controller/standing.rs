@@ -238,6 +238,27 @@ mod tests {
         assert!(!is_true(&standings.progress(&gateway(), Some(9), true, &nodes.counted(), later + GRACE)));
     }
 
+    /// Or one agent of another version would keep all new objects waiting.
+    #[test]
+    fn a_new_object_is_judged_though_a_node_is_unknown() {
+        let (mut standings, begun) = (Standings::new(), Instant::now());
+        let mut nodes = nodes(3, 0);
+        nodes.unknown.insert("n7".to_owned(), "its report is of version 3".into());
+        let mut new =
+            |nodes: &Nodes, now| standings.progress(&gateway(), Some(9), false, &nodes.counted(), now);
+        assert_eq!(new(&nodes, begun), Progress::Pending);
+        assert_eq!(new(&nodes, begun + GRACE), Progress::Enough);
+        nodes.unknown.insert("n8".to_owned(), "its report is of version 3".into());
+        match new(&nodes, begun + 3 * GRACE) {
+            Progress::Missing(missing) => {
+                let named: Vec<&str> = missing.named.iter().map(|(node, _)| &**node).collect();
+                assert_eq!(named, ["n7", "n8"]);
+                assert_eq!(missing.named[0].1.as_deref(), Some("its report is of version 3"));
+            }
+            progress => panic!("{progress:?}"),
+        }
+    }
+
     /// As where the right to list Leases is missing.
     #[test]
     fn while_leases_cannot_be_listed_what_was_said_stays() {
