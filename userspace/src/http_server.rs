@@ -1,10 +1,10 @@
 //! HTTP on TCP ports that strangers may reach: on chosen addresses, for chosen sources, with limits on connections and time.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -12,6 +12,7 @@ use hyper::server::conn::http1::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use ipnet::IpNet;
+use prometheus_client::metrics::counter::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
@@ -20,6 +21,10 @@ use tracing::warn;
 
 /// The most connections of a port at once. Further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 16;
+/// The most of them of one client: a quarter, so that one that is broken or means ill leaves room for others.
+const OF_CLIENT: usize = 4;
+/// A client with IPv6 has all addresses with the same first bits.
+const CLIENT_V6_BITS: u32 = 64;
 /// The head of a request comes within this time, and the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(5);
 /// The same where a connection has one request.
@@ -62,13 +67,69 @@ impl Access {
     }
 }
 
-/// Serves a port for ever. While another process uses it, retries: during an update the next agent waits for the previous one.
-pub async fn serve(port: u16, access: Access, router: Router) {
+/// The connections of a port that are open, by client, and how many were refused because a client had enough.
+#[derive(Clone, Debug)]
+struct Clients {
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    refused: Counter,
+}
+
+impl Clients {
+    fn new(refused: Counter) -> Self {
+        Self { open: Arc::default(), refused }
+    }
+
+    /// Counts a connection of a client until what is returned is dropped. `None`: it has as many as it may, and this one is refused.
+    fn admit(&self, address: IpAddr) -> Option<Admitted> {
+        let client = client(address);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(client).or_default();
+        if *count >= OF_CLIENT {
+            self.refused.inc();
+            return None;
+        }
+        *count += 1;
+        Some(Admitted { open: Arc::clone(&self.open), client })
+    }
+}
+
+/// A connection of a client.
+struct Admitted {
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    client: IpAddr,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match open.get_mut(&self.client) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(open.remove(&self.client)),
+        }
+    }
+}
+
+/// Returns what all addresses of a client have in common.
+fn client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let rest = u128::MAX >> CLIENT_V6_BITS;
+            IpAddr::V6((address.to_bits() & !rest).into())
+        }
+        address => address,
+    }
+}
+
+/// Serves a port for ever. Connections that are refused because their client has enough are counted in `refused`. While another process uses it, retries: during an update the next agent waits for the previous one.
+pub async fn serve(port: u16, access: Access, refused: Counter, router: Router) {
+    let clients = Clients::new(refused);
     let mut listeners = JoinSet::new();
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     for socket in access.sockets(port) {
-        let (access, router, room) = (access.clone(), router.clone(), Arc::clone(&room));
-        listeners.spawn(async move { serve_socket(free(socket).await, &access, &router, &room).await });
+        let (access, clients, router, room) =
+            (access.clone(), clients.clone(), router.clone(), Arc::clone(&room));
+        listeners
+            .spawn(async move { serve_socket(free(socket).await, &access, &clients, &router, &room).await });
     }
     // Dropped with this future, they end.
     while listeners.join_next().await.is_some() {}
@@ -137,7 +198,13 @@ async fn bind(socket: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-async fn serve_socket(listener: TcpListener, access: &Access, router: &Router, room: &Arc<Semaphore>) {
+async fn serve_socket(
+    listener: TcpListener,
+    access: &Access,
+    clients: &Clients,
+    router: &Router,
+    room: &Arc<Semaphore>,
+) {
     let mut tasks = JoinSet::new();
     loop {
         while tasks.try_join_next().is_some() {}
@@ -146,8 +213,14 @@ async fn serve_socket(listener: TcpListener, access: &Access, router: &Router, r
         match listener.accept().await {
             Ok((stream, client)) => {
                 let own = stream.local_addr().map(|own| own.ip());
-                if own.is_ok_and(|own| access.admits(client.ip(), own)) {
-                    tasks.spawn(answer(stream, router.clone(), permit, HEAD));
+                if own.is_ok_and(|own| access.admits(client.ip(), own))
+                    && let Some(admitted) = clients.admit(client.ip())
+                {
+                    let answered = answer(stream, router.clone(), permit, HEAD);
+                    tasks.spawn(async move {
+                        answered.await;
+                        drop(admitted);
+                    });
                 }
             }
             Err(error) => refused(&listener, &error).await,
@@ -173,9 +246,18 @@ mod tests {
     use super::*;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpSocket;
 
     /// Serves on a free port of these addresses.
     async fn served(addresses: &[&str], sources: &[&str]) -> (JoinSet<()>, u16) {
+        served_and_counted(addresses, sources, Counter::default()).await
+    }
+
+    async fn served_and_counted(
+        addresses: &[&str],
+        sources: &[&str],
+        refused: Counter,
+    ) -> (JoinSet<()>, u16) {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
         let access = Access {
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
@@ -183,7 +265,7 @@ mod tests {
         };
         let router = Router::new().route("/", get(async || "yes"));
         let mut server = JoinSet::new();
-        server.spawn(serve(port, access, router));
+        server.spawn(serve(port, access, refused, router));
         (server, port)
     }
 
@@ -195,6 +277,13 @@ mod tests {
             sleep(Duration::from_millis(10)).await;
         }
         Err(io::ErrorKind::ConnectionRefused.into())
+    }
+
+    /// The same from another address of the host.
+    async fn connect_from(own: &str, port: u16) -> io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::new(own.parse().unwrap(), 0))?;
+        socket.connect(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)).await
     }
 
     /// The answer to a request on this connection; empty: it was closed.
@@ -235,8 +324,9 @@ mod tests {
     async fn connections_are_few_and_one_that_says_nothing_ends() {
         let (_server, port) = served(&["127.0.0.1"], &[]).await;
         let mut silent = Vec::new();
-        for _ in 0..CONNECTIONS {
-            silent.push(connect("127.0.0.1", port).await.unwrap());
+        connect("127.0.0.1", port).await.unwrap();
+        for number in 0..CONNECTIONS {
+            silent.push(connect_from(&format!("127.0.0.{}", 2 + number / OF_CLIENT), port).await.unwrap());
         }
         let begun = Instant::now();
         let mut late = connect("127.0.0.1", port).await.unwrap();
@@ -248,5 +338,41 @@ mod tests {
                 timeout(Duration::from_secs(20), stream.read_to_string(&mut text)).await.expect("it ends");
             assert_eq!(text, "");
         }
+    }
+
+    /// One client had all of them, and others waited until they ended.
+    #[tokio::test]
+    async fn a_client_with_many_connections_leaves_room_for_others() {
+        let refused = Counter::default();
+        let (_server, port) = served_and_counted(&["127.0.0.1"], &[], refused.clone()).await;
+        drop(connect("127.0.0.1", port).await.unwrap());
+        let mut silent = Vec::new();
+        for _ in 0..2 * CONNECTIONS {
+            silent.push(connect_from("127.0.0.2", port).await.unwrap());
+        }
+        let begun = Instant::now();
+        assert!(ask(&mut connect_from("127.0.0.3", port).await.unwrap()).await.ends_with("yes"));
+        assert!(begun.elapsed() < HEAD / 2, "it waited {:?}", begun.elapsed());
+        assert_eq!(refused.get(), (2 * CONNECTIONS - OF_CLIENT) as u64);
+        // Those that ended make room again.
+        drop(silent);
+        let mut again = String::new();
+        for _ in 0..100 {
+            again = ask(&mut connect_from("127.0.0.2", port).await.unwrap()).await;
+            if !again.is_empty() {
+                break;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(again.ends_with("yes"));
+    }
+
+    #[test]
+    fn a_client_is_an_address_or_the_64_bits_that_its_addresses_share() {
+        let of = |text: &str| client(text.parse().unwrap());
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct Telemetry {
     nodes: Gauges,
     unheard: Gauge,
     unmarked: Gauge,
+    /// Connections to the port of `/metrics` that were closed because their client had enough.
+    pub(super) refused: Counter,
     compile_seconds: Histogram,
     ranges: Mutex<Vec<AddressRange>>,
     told: Mutex<Labels>,
@@ -89,6 +91,7 @@ impl Telemetry {
             nodes: Gauges::default(),
             unheard: Gauge::default(),
             unmarked: Gauge::default(),
+            refused: Counter::default(),
             compile_seconds: Histogram::new((0..15).map(|power| 0.000_2 * f64::from(1 << power))),
             ranges: Mutex::default(),
             told: Mutex::default(),
@@ -118,6 +121,8 @@ impl Telemetry {
         registry.register("nodes_unheard", help, this.unheard.clone());
         let help = "For how many seconds not all Claims have been written, so that agents that start serve what they saved; of the leader";
         registry.register("claims_incomplete_seconds", help, this.unmarked.clone());
+        let help = "Connections to this port that were closed because their client had enough";
+        registry.register("metrics_refused", help, this.refused.clone());
         let help = "From the objects to the status to be written";
         registry.register("compile_seconds", help, this.compile_seconds.clone());
         this.configure(ranges);

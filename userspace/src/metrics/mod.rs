@@ -101,6 +101,8 @@ pub struct AgentMetrics {
     pub map_writes: Counters,
     /// Elements of maps, and programs, that other programs took away and that were put back.
     pub repaired: Counter,
+    /// Connections to the port of `/metrics` that were closed because their client had enough.
+    pub refused_scrapes: Counter,
     /// Time from facts to the desired state.
     pub compile_seconds: Histogram,
     /// Time from the desired state to the maps.
@@ -126,6 +128,7 @@ impl AgentMetrics {
             watch_errors: Counters::default(),
             map_writes: Counters::default(),
             repaired: Counter::default(),
+            refused_scrapes: Counter::default(),
             compile_seconds: seconds(),
             apply_seconds: seconds(),
             served: Served::default(),
@@ -147,6 +150,8 @@ impl AgentMetrics {
         );
         let help = "Elements of maps, programs and routes that another program took away or changed, and that were put back";
         registry.register("repairs", help, this.repaired.clone());
+        let help = "Connections to this port that were closed because their client had enough";
+        registry.register("metrics_refused", help, this.refused_scrapes.clone());
         let help = "From the objects to the desired state of the data plane";
         registry.register("compile_seconds", help, this.compile_seconds.clone());
         let help = "From the desired state to the last map write";

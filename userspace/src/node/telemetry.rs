@@ -108,6 +108,7 @@ impl Telemetry {
             tasks.spawn(http_server::serve(
                 *port,
                 access.clone(),
+                self.metrics.refused_scrapes.clone(),
                 admin::router(Arc::clone(&self.told) as _),
             ));
         }

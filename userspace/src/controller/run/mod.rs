@@ -63,7 +63,8 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
     let telemetry = Arc::new(Telemetry::new(&files.content().policy.ranges));
     if options.metrics_port != 0 {
         let (port, access) = (options.metrics_port, options.metrics_access.clone());
-        tokio::spawn(http_server::serve(port, access, admin::router(Arc::clone(&telemetry) as _)));
+        let (refused, router) = (telemetry.refused.clone(), admin::router(Arc::clone(&telemetry) as _));
+        tokio::spawn(http_server::serve(port, access, refused, router));
     }
     let identity = format!("{}_{}", options.pod, std::process::id());
     let (unmarked, why) = Unmarked::new();
