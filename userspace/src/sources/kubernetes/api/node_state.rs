@@ -21,6 +21,10 @@ pub const CONFLICTS_MAX: usize = 32;
 /// See [`STALE_MAX`].
 pub const TEXT_BYTES_MAX: usize = 2_048;
 
+/// See [`STALE_MAX`]. Of objects that agents of the release before Claims hold: more than any of them could list within the size that an
+/// API server takes.
+const DIGESTS_MAX: usize = 32_768;
+
 /// The remedy of a problem by which a node's outputs do not hold what they should, and the node falls behind: the controller knows it by
 /// this, also where a former agent reports it.
 pub const HELD_BACK: &str = "see the agent's log; it tries again and what was in force stays";
@@ -42,10 +46,13 @@ pub const HELD_BACK: &str = "see the agent's log; it tries again and what was in
 #[serde(rename_all = "camelCase")]
 pub struct NodeStateSpec {
     /// Name of the node.
+    #[schemars(length(max = 253))]
     pub node: String,
     /// Name of the agent's pod.
+    #[schemars(length(max = 253))]
     pub pod: String,
     /// Version of the agent.
+    #[schemars(length(max = 253))]
     pub version: String,
     /// Sources that cannot be followed at present, each with the reason: what they said last serves on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -58,6 +65,7 @@ pub struct NodeStateSpec {
     /// What the node holds, as agents of the release before Claims say it. Only in the schema, so that the API server keeps it while such
     /// agents and their controller run; nobody else writes or reads it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = DIGESTS_MAX, "additionalProperties" = {"type": "string", "maxLength": 253}))]
     pub digests: BTreeMap<String, String>,
     /// What this node could not do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -142,4 +150,40 @@ fn is_false(value: &bool) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_zero(value: &i64) -> bool {
     *value == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// Adds what has no bound in a schema to `found`, by path.
+    fn look(path: &str, schema: &Value, found: &mut Vec<String>) {
+        let (bound, inner): (&str, Vec<(&str, &Value)>) = match schema["type"].as_str() {
+            Some("string") => ("maxLength", Vec::new()),
+            Some("array") => ("maxItems", vec![("items", &schema["items"])]),
+            Some("object") => match (&schema["additionalProperties"], schema["properties"].as_object()) {
+                (Value::Object(_), _) => ("maxProperties", vec![("*", &schema["additionalProperties"])]),
+                (_, Some(fields)) => ("type", fields.iter().map(|(name, field)| (&**name, field)).collect()),
+                _ => ("maxProperties", Vec::new()),
+            },
+            _ => ("type", Vec::new()),
+        };
+        if schema.get(bound).is_none() {
+            found.push(format!("{path}: {bound}"));
+        }
+        inner.into_iter().for_each(|(name, inner)| look(&format!("{path}.{name}"), inner, found));
+    }
+
+    /// Or one node could fill the API server's memory, and that of the controllers.
+    #[test]
+    fn all_that_a_node_may_say_has_a_bound() {
+        let definition = NodeState::definition().unwrap();
+        let spec = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        assert_eq!(spec["properties"]["problems"]["maxItems"], PROBLEMS_MAX);
+        assert_eq!(spec["properties"]["digests"]["additionalProperties"]["maxLength"], 253);
+        let mut found = Vec::new();
+        look("spec", spec, &mut found);
+        assert_eq!(found, [""; 0]);
+    }
 }
