@@ -77,6 +77,13 @@ fn state(node: &str) -> Value {
     merged(kind, json!({"metadata": {"name": node}, "spec": spec}))
 }
 
+/// The Lease of a node whose name its own does not have all of.
+fn lease_of(name: &str, node: &str) -> Value {
+    let mut lease = lease(name);
+    lease["metadata"]["annotations"] = json!({"vestibule.dev/node": node});
+    lease
+}
+
 fn lease(name: &str) -> Value {
     let kind = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"});
     let metadata = json!({"name": name, "namespace": NAMESPACE});
@@ -102,7 +109,8 @@ fn an_agent_speaks_for_its_own_node_whatever_form_its_token_has() {
     let admin = server.kubectl();
     admin.apply(&template(&["--set=namespace.create=true"]).unwrap()).unwrap();
     admin.wait_for_definitions().unwrap();
-    for node in ["node1", "node2"] {
+    let long = ["a", "b"].map(|last| format!("{}{last}", format!("{}.", "n".repeat(49)).repeat(5)));
+    for node in ["node1", "node2", &*long[0]] {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
         admin.apply(&node.to_string()).unwrap();
     }
@@ -112,6 +120,7 @@ fn an_agent_speaks_for_its_own_node_whatever_form_its_token_has() {
         lease("vestibule-agent-node1"),
         lease("vestibule-agent-node2"),
         lease("vestibule-controller"),
+        lease_of("vestibule-agent-nnn-of-b", &long[1]),
     ] {
         admin.apply(&object.to_string()).unwrap();
     }
@@ -133,6 +142,22 @@ fn an_agent_speaks_for_its_own_node_whatever_form_its_token_has() {
     assert!(refused.contains(FOREIGN), "{refused}");
     agent.speaks_for_node1_only();
     bound("Node", "node1").speaks_for_node1_only();
+
+    let agent = bound("Node", &long[0]);
+    agent.create_state(&long[0]).unwrap();
+    agent.write("create", &lease_of("vestibule-agent-nnn-of-a", &long[0])).unwrap();
+    agent.write("replace", &lease_of("vestibule-agent-nnn-of-a", &long[0])).unwrap();
+    for refused in [
+        agent.create_state("node3"),
+        agent.create_lease("vestibule-agent-node3"),
+        agent.write("create", &lease_of("vestibule-agent-nnn-of-c", &long[1])),
+        agent.write("replace", &lease_of("vestibule-agent-nnn-of-b", &long[0])),
+        agent.write("replace", &lease_of("vestibule-agent-node2", &long[0])),
+        agent.write("replace", &lease_of("vestibule-controller", &long[0])),
+    ] {
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(FOREIGN), "{refused}");
+    }
 
     for (form, agent) in [
         ("bound to nothing", Agent::with(admin, &[])),

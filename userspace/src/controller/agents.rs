@@ -4,6 +4,7 @@ use super::liveness::{AgentLease, Life, Liveness, SILENCE};
 use super::reports::Announced;
 use super::writes::short;
 use crate::sources::kubernetes::api::claim::SETTLED;
+use crate::sources::kubernetes::api::lease_name::{lease_name, node_of, said_node};
 use crate::sources::kubernetes::api::lease_report::{LeaseReport, has_left};
 use crate::sources::kubernetes::api::node_state::{HELD_BACK, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::{Named, Target, follow, follow_some};
@@ -21,8 +22,6 @@ use tracing::warn;
 
 /// Label selector of the agents' Leases.
 pub(super) const LABEL: &str = "app.kubernetes.io/component=agent";
-/// Prefix of these Leases' names; the node's name follows.
-const PREFIX: &str = "vestibule-agent-";
 /// Time limit of one request for the Leases.
 const LOOK: Duration = Duration::from_secs(5);
 /// After this time without a list of Leases or NodeStates, judging starts without them.
@@ -126,7 +125,9 @@ impl Agents {
         let now = Instant::now();
         let is_touched = match leases {
             Named::Listed(leases, _) => {
-                let leases = leases.into_iter().filter_map(|(name, lease)| Some((node_of(&name)?, lease)));
+                let whose = |name: &str, lease: &AgentLease| node_of(name, lease.node.as_deref());
+                let leases =
+                    leases.into_iter().filter_map(|(name, lease)| Some((whose(&name, &lease)?, lease)));
                 let leases: BTreeMap<String, AgentLease> = leases.collect();
                 let stays = leases.iter().filter(|(_, lease)| !lease.has_left);
                 let members = stays.map(|(node, _)| node.clone()).collect();
@@ -134,7 +135,7 @@ impl Agents {
                 self.liveness.listed(leases, now) | is_joined
             }
             Named::Put(name, lease) => {
-                let Some(node) = node_of(&name) else { return false };
+                let Some(node) = node_of(&name, lease.node.as_deref()) else { return false };
                 let is_other = match lease.has_left {
                     true => self.members.remove(&node),
                     false => !self.members.contains(&node) && self.members.insert(node.clone()),
@@ -142,7 +143,8 @@ impl Agents {
                 self.liveness.put(node, lease, now) | is_other
             }
             Named::Gone(name) => {
-                let Some(node) = node_of(&name) else { return false };
+                let known = self.liveness.node(|node| lease_name(node) == name);
+                let Some(node) = known.or_else(|| node_of(&name, None)) else { return false };
                 let is_left = self.members.remove(&node);
                 self.liveness.gone(&node, now) | is_left
             }
@@ -260,7 +262,7 @@ pub(super) fn reported_nodes(
         states.into_iter().map(|state| (state.name_any(), complaints(&state.spec))).collect();
     let mut nodes = Nodes::default();
     for lease in leases.into_iter().filter(is_alive) {
-        let Some(node) = node_of(&lease.name_any()) else { continue };
+        let Some(node) = node_of(&lease.name_any(), said_node(&lease)) else { continue };
         let lease = agent_lease(lease);
         match lease.report {
             Some(report) => {
@@ -370,12 +372,8 @@ fn may_serve(lease: &AgentLease) -> bool {
     lease.report.as_ref().is_none_or(|report| report.claims_version > 0 || !report.saved.is_empty())
 }
 
-/// Returns the node of an agent's Lease.
-fn node_of(lease: &str) -> Option<String> {
-    lease.strip_prefix(PREFIX).map(str::to_owned)
-}
-
 fn agent_lease(lease: Lease) -> AgentLease {
+    let node = said_node(&lease).map(str::to_owned);
     let spec = lease.spec.unwrap_or_default();
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     let holder = spec.holder_identity.unwrap_or_default();
@@ -383,6 +381,7 @@ fn agent_lease(lease: Lease) -> AgentLease {
     let report = annotations.and_then(LeaseReport::read);
     let version = annotations.and_then(|annotations| LeaseReport::version(annotations).0);
     AgentLease {
+        node,
         has_left: annotations.is_some_and(|annotations| has_left(annotations, &holder)),
         holder,
         renewed: spec.renew_time.map(|time| time.0.to_string()).unwrap_or_default(),
@@ -401,11 +400,14 @@ fn reported(state: NodeState) -> Reported {
 mod tests {
     use super::super::liveness::SILENT_MAX;
     use super::*;
+    use crate::sources::kubernetes::api::lease_name::name_lease;
     use crate::sources::kubernetes::api::lease_report::leave;
     use crate::sources::kubernetes::api::node_state::NodeProblem;
     use k8s_openapi::api::coordination::v1::LeaseSpec;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
     use k8s_openapi::jiff::Timestamp;
+
+    const PREFIX: &str = "vestibule-agent-";
 
     /// Of agents whose Leases cannot be listed, for this long by now.
     fn agents(for_now: Duration) -> Agents {
@@ -529,6 +531,26 @@ mod tests {
         assert_eq!(members(&this), ["b"]);
         assert!(this.take_leases(Named::Listed(BTreeMap::new(), String::new())));
         assert_eq!(members(&this), [""; 0]);
+    }
+
+    /// The prefix and such a name are longer than a name may be.
+    #[test]
+    fn a_node_with_a_long_name_is_known_by_its_lease() {
+        let mut this = agents(Duration::ZERO);
+        let node = "n".repeat(250);
+        let mut lease = Lease::default();
+        name_lease(&mut lease, &node);
+        let members = |this: &Agents| this.nodes().members.into_iter().collect::<Vec<_>>();
+        this.take_leases(Named::Listed(BTreeMap::new(), String::new()));
+        let name = lease.name_any();
+        this.take_leases(Named::Put(name.clone(), agent_lease(lease.clone())));
+        assert_eq!(members(&this), [&*node]);
+        assert!(this.take_leases(Named::Gone(name.clone())));
+        assert_eq!(members(&this), [""; 0]);
+        let all = BTreeMap::from([(name, agent_lease(lease.clone()))]);
+        this.take_leases(Named::Listed(all, String::new()));
+        assert_eq!(members(&this), [&*node]);
+        assert!(reported_nodes(vec![lease], Vec::new(), |_| true).unknown.contains_key(&node));
     }
 
     /// One broken node kept what all others wait for from being written, for as long as its Node was there.

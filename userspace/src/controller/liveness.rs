@@ -23,6 +23,8 @@ const GONE_MAX: Duration = Duration::from_secs(3600);
 /// An agent's Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AgentLease {
+    /// The node that it says it is of; `None`: its name has all of it.
+    pub(super) node: Option<String>,
     /// `holderIdentity`; empty: the agent released it.
     pub(super) holder: String,
     /// `renewTime` as written.
@@ -124,6 +126,11 @@ impl Liveness {
     /// Whether Leases have been listed at all.
     pub(super) fn is_known(&self) -> bool {
         self.is_listed
+    }
+
+    /// Returns the node of which this is true, if its Lease is known.
+    pub(super) fn node(&self, is: impl Fn(&str) -> bool) -> Option<String> {
+        self.seen.keys().find(|node| is(node)).cloned()
     }
 
     /// Nodes whose agents are alive or may be, with their Leases.

@@ -1,5 +1,7 @@
 //! The identity of an agent.
 
+use crate::sources::kubernetes::api::lease_name::lease_name;
+
 /// The identity of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -14,6 +16,6 @@ pub struct Identity {
 impl Identity {
     /// The name of its node's Lease.
     pub(super) fn lease(&self) -> String {
-        format!("vestibule-agent-{}", self.node)
+        lease_name(&self.node)
     }
 }

@@ -22,6 +22,7 @@ use tracing::{debug, warn};
 use super::answer::{WriteError, answer};
 use super::identity::Identity;
 use super::renewals::Renewals;
+use crate::sources::kubernetes::api::lease_name::name_lease;
 use crate::sources::kubernetes::api::lease_report::{LeaseReport, come_back};
 use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::chance;
@@ -290,7 +291,7 @@ fn reported(lease: &Lease) -> Option<LeaseReport> {
 /// Returns the renewed Lease. Keeps what others wrote into it.
 fn lease(before: Option<&Lease>, identity: &Identity, report: &LeaseReport, now: Timestamp) -> Lease {
     let mut lease = before.cloned().unwrap_or_default();
-    lease.metadata.name = Some(identity.lease());
+    name_lease(&mut lease, &identity.node);
     lease.metadata.namespace = Some(identity.namespace.clone());
     let labels = lease.metadata.labels.get_or_insert_default();
     for (label, value) in [

@@ -14,6 +14,8 @@ mod claim_backend;
 pub mod node_state;
 /// `metallb.io/v1beta1`.
 pub(super) mod metallb;
+/// What an agent's Lease is called.
+pub mod lease_name;
 /// What an agent reports in its Lease.
 pub mod lease_report;
 /// What every object has.
