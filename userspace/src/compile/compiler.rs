@@ -5,7 +5,8 @@ use super::claims::{self, Before, Changed, Ground, Refreshed, refresh};
 use super::part::FilePart;
 use crate::model::cluster::Endpoint;
 use crate::model::{
-    Change, ClaimSet, Delta, Desired, Facts, NodeFacts, ObjectName, Places, ProbeChange, Probes, Problem,
+    Change, Claim, ClaimSet, Delta, Desired, Facts, NodeFacts, ObjectName, Places, ProbeChange, Probes,
+    Problem,
 };
 use std::collections::BTreeSet;
 use std::mem::{replace, take};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 ///   backends changed;
 /// * for changed endpoints and failing backends, only the routes that use them are resolved again;
 /// * a changed claim, and the node's zone, compile all claims, but not the file; a claim that says the same in another version,
-///   only if it depends on versions which of two has something.
+///   only if it depends on versions which of two has something, and then changed endpoints and failing backends do so too.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     /// There is no cluster, only the file. A contradiction in the file refuses it.
@@ -55,6 +56,13 @@ struct Due {
     failing: BTreeSet<SocketAddr>,
     /// The warnings about the file may have changed.
     warnings: bool,
+}
+
+impl Due {
+    /// Backends of claims changed.
+    fn is_of_backends(&self) -> bool {
+        !self.services.is_empty() || !self.failing.is_empty()
+    }
 }
 
 /// The result of a compile.
@@ -185,6 +193,7 @@ impl Compiler {
         };
         if !due.is_whole
             && !(due.versions && self.is_of_versions)
+            && !(due.is_of_backends() && self.is_of_versions)
             && let Some(refreshed) = self.some(file, cluster, &due)
         {
             self.desired = Arc::new(refreshed.desired);
@@ -229,7 +238,12 @@ impl Compiler {
         }
         let before = Before { desired: before, probes: &self.probes, problems: &self.problems };
         let changed = Changed { services: &services, failing: &due.failing };
-        refresh(before, claims::of_set(cluster), Ground::of_set(cluster, &self.node), changed)
+        // The file's route has the name, whatever leads to it besides.
+        let is_of_file = |claim: &&Claim| {
+            claim.route.as_deref().is_some_and(|route| file.desired.routes.find(route).is_some())
+        };
+        let claims = claims::of_set(cluster).filter(|claim| !is_of_file(claim));
+        refresh(before, claims, Ground::of_set(cluster, &self.node), changed)
     }
 
     /// Renews the warnings about the file.

@@ -2,6 +2,8 @@
 
 /// Backends that are addresses.
 mod addresses;
+/// Claims that contradict each other.
+mod contradicting;
 /// Endpoints, weights, health.
 mod backends;
 /// Changes, one by one.
