@@ -3,7 +3,8 @@
 use std::mem::offset_of;
 
 use common::maps::backend::Backend as BackendRecord;
-use common::maps::flow::{ClientTuple, Connection, DnatFlow, FLOW_REMOVED, Flow};
+use common::maps::dnat_flow::DnatFlow;
+use common::maps::flow::{ClientTuple, Connection, FLOW_REMOVED, Flow};
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;

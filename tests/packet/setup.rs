@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use common::maps::address::Address;
 use common::maps::backend::Backend;
+use common::maps::dnat_flow::DnatFlow;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, Flow, HalfOpen, Pending, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
 use common::maps::name;
 use common::maps::source::{Share, ShareKey, Source};
 use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host, server_name};

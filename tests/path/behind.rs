@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use common::maps::address::{Address, Port};
 use common::maps::backend::DELIVERY_DNAT;
-use common::maps::flow::{
-    BackendTuple, ClientTuple, Connection, DnatFlow, FLOW_CLOSED, FLOW_RESET, Flow, Reply,
-};
+use common::maps::dnat_flow::DnatFlow;
+use common::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_CLOSED, FLOW_RESET, Flow, Reply};
 use common::maps::listener::{AddressRole, ROLE_SOURCE};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, server_name, tenant_name};

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::maps::address::Port;
-use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, FLOW_ESTABLISHED, FLOW_RESET, Flow, Reply};
+use common::maps::dnat_flow::DnatFlow;
+use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, FLOW_RESET, Flow, Reply};
 use common::maps::name;
 use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};

@@ -60,6 +60,8 @@ pub mod previous;
 pub mod backend;
 /// Connections: waiting hellos, half-open, established, closed.
 pub mod flow;
+/// The list of flows whose backend sees its client's own address.
+pub mod dnat_flow;
 /// Counts of sources.
 pub mod source;
 /// Next hops, shared by flows.
@@ -146,7 +148,7 @@ pub mod name {
     pub const FLOWS: &str = "FLOWS";
     /// [`super::flow::BackendTuple`] -> [`super::flow::Reply`].
     pub const NATS: &str = "NATS";
-    /// [`super::flow::ClientTuple`] -> [`super::flow::DnatFlow`]: flows whose backend sees its client's own address, as far as
+    /// [`super::flow::ClientTuple`] -> [`super::dnat_flow::DnatFlow`]: flows whose backend sees its client's own address, as far as
     /// there is room.
     pub const DNAT_FLOWS: &str = "DNAT_FLOWS";
     /// [`super::flow::ClientTuple`] -> [`super::flow::Pending`].

@@ -10,7 +10,8 @@ use std::ops::RangeInclusive;
 
 use common::maps::address::{Address, Port};
 use common::maps::backend::{BACKEND_REFUSING, Backend, DELIVERY_NAT};
-use common::maps::flow::{BackendTuple, ClientTuple, Connection, DnatFlow, TRANSPORT_TCP};
+use common::maps::dnat_flow::DnatFlow;
+use common::maps::flow::{BackendTuple, ClientTuple, Connection, TRANSPORT_TCP};
 use common::maps::listener::ROLE_SOURCE;
 use common::maps::settings::Settings;
 use common::reason::Reason;

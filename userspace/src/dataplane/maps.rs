@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use common::maps::address::Address;
 use common::maps::backend::Backend;
+use common::maps::dnat_flow::DnatFlow;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, Flow, HalfOpen, Pending, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::policy::{PolicyKey, PolicyRange};

@@ -2,7 +2,8 @@
 //! are none of `NATS`, unless a map was changed by hand. Nobody else would ever free their source ports. Of `DNAT_FLOWS` there are
 //! those of a flow that another CPU removed as soon as it was stored, and all for which a former release's programs did not care.
 
-use common::maps::flow::{BackendTuple, ClientTuple, DnatFlow, Reply};
+use common::maps::dnat_flow::DnatFlow;
+use common::maps::flow::{BackendTuple, ClientTuple, Reply};
 
 use super::maps::Maps;
 use super::syscall::Place;

@@ -1,10 +1,11 @@
 //! Only the destination is rewritten: the backend sees the client's own address and port. Its replies must
 //! return through this node, on a device that we are attached to.
 
-use common::maps::flow::{BackendTuple, ClientTuple, Connection, DnatFlow};
+use common::maps::dnat_flow::DnatFlow;
+use common::maps::flow::{BackendTuple, ClientTuple, Connection};
 
 use super::reply;
-use crate::maps;
+use crate::maps::dnat_flows;
 use crate::scratch::{Dial, Received};
 
 /// Claims the picked backend's replies to this client. A client has only one connection at a time from one
@@ -25,14 +26,14 @@ pub(super) fn claim(received: &Received, dial: &mut Dial) -> bool {
 }
 
 /// Lists the connection's flow by its client. Another CPU may have removed the flow since it was stored: the daemon's sweep finds the
-/// entry then, or the client's next flow takes it over. Whoever reads an entry looks for the flow.
+/// entry then, or the client's next flow takes it over. The daemon looks for the flow of each entry.
 #[inline(always)]
 pub(super) fn list(client: &ClientTuple, connection: &Connection) {
-    maps::list_dnat_flow(client, &DnatFlow::of(connection));
+    dnat_flows::add(client, &DnatFlow::of(connection));
 }
 
 /// Takes the client's flow off the list.
 #[inline(always)]
 pub(super) fn unlist(client: &ClientTuple) {
-    maps::unlist_dnat_flow(client);
+    dnat_flows::remove(client);
 }

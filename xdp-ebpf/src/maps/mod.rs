@@ -13,7 +13,7 @@ use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
 use common::maps::flow::{
-    BackendTuple, Buffer, ClientTuple, DnatFlow, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Slot,
+    BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Slot,
 };
 use common::maps::listener::{self, AddressRole, Listener, ListenerKey};
 use common::maps::next_hop::{self, Hop};
@@ -36,6 +36,8 @@ use crate::verified::verified;
 
 /// What the decision looks up.
 mod tables;
+/// The list of flows whose backend sees its client.
+pub(crate) mod dnat_flows;
 
 pub(crate) use tables::Maps;
 
@@ -120,8 +122,6 @@ pub(crate) static ROUTE_COUNTERS: HashMap<u32, RouteCounters, 1024, NO_PREALLOC>
 pub(crate) static FLOWS: HashMap<ClientTuple, Flow, 1024> = HashMap::new();
 #[btf_map]
 pub(crate) static NATS: HashMap<BackendTuple, Reply, 1024> = HashMap::new();
-#[btf_map]
-pub(crate) static DNAT_FLOWS: HashMap<ClientTuple, DnatFlow, 1024, NO_PREALLOC> = HashMap::new();
 #[btf_map]
 pub(crate) static PENDING: HashMap<ClientTuple, Pending, 1024> = HashMap::new();
 #[btf_map]
@@ -305,18 +305,6 @@ pub(crate) fn claim_reply(key: &BackendTuple, reply: &Reply) -> bool {
 #[inline(always)]
 pub(crate) fn remove_reply(key: &BackendTuple) {
     let _ = NATS.remove(key);
-}
-
-/// Lists a flow whose backend sees its client. Where there is no room, the daemon finds it by its walk over all flows.
-#[inline(always)]
-pub(crate) fn list_dnat_flow(key: &ClientTuple, listed: &DnatFlow) {
-    let _ = DNAT_FLOWS.insert(key, listed, 0);
-}
-
-/// Takes such a flow off the list. If the kernel refuses, the daemon's sweep finds the entry.
-#[inline(always)]
-pub(crate) fn unlist_dnat_flow(key: &ClientTuple) {
-    let _ = DNAT_FLOWS.remove(key);
 }
 
 /// Stores a flow unless there is one.

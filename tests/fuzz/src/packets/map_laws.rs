@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use common::maps::address::Address;
 use common::maps::backend::{Backend, DELIVERY_DNAT};
+use common::maps::dnat_flow::DnatFlow;
 use common::maps::event::RouteCounters;
 use common::maps::flow::{
-    BUFFER_BYTES, BackendTuple, Buffer, ClientTuple, DnatFlow, FLOW_UNDELIVERED, Flow, HalfOpen,
-    PENDING_COLLECTING, PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply,
+    BUFFER_BYTES, BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, PENDING_COLLECTING,
+    PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply,
 };
 use common::maps::name;
 use common::maps::settings::Cursors;
