@@ -317,7 +317,9 @@ fn the_daemon_ends_flows_whose_backend_sees_their_clients_before_it_walks_over_h
     let mut written = Written { maps: &maps, by_name: BTreeMap::new() };
     for of in &of {
         assert_eq!(of.1.connection.delivery, DELIVERY_DNAT);
-        (0..500).for_each(|number| drop(written.copy(&number.to_string(), of, |_| {})));
+        for number in 0..500 {
+            written.copy(&number.to_string(), of, |_| {});
+        }
     }
     let (client, _) = stored(&scene, &maps, Family::V4, &beside);
     copies::copy(&maps, &client, 0..BESIDE).unwrap();
