@@ -75,7 +75,7 @@ fn a_silent_connection_whose_ends_answer_goes_on() {
     }
     let asked = count("ExpireProbe");
     assert_eq!([walker.walk(0), walker.walk(SILENT_SECS - LONG)], [0, 0]);
-    assert_eq!(count("ExpireProbe"), asked, "they answered less than two hours ago");
+    assert_eq!(count("ExpireProbe"), asked, "they answered not so long ago");
     assert_eq!(["ExpireTrial", "ExpireIdle", "ExpireHeld"].map(count), [None; 3]);
 }
 

@@ -31,7 +31,7 @@ const STEP: u64 = 7_919;
 
 /// Flows that are written by one system call.
 const AT_ONCE: usize = 32_768;
-/// The longest time that a flow has had no packet, in seconds. None of them has ends that would answer: after two hours of silence the
+/// The longest time that a flow has had no packet, in seconds. None of them has ends that would answer: after two and a half hours of silence the
 /// daemon would ask, and end them. So there is an hour and a half for what is done with them.
 const IDLE_MAX: u32 = 1_800;
 const _: () = assert!(IDLE_MAX <= SILENT_SECS / 4, "the daemon would end them");

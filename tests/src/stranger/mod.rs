@@ -299,7 +299,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Has the ends of all flows asked as after two hours of silence, by the binary `walker`, long before `idleTimeout`. Those whose
+    /// Has the ends of all flows asked as after hours of silence, by the binary `walker`, long before `idleTimeout`. Those whose
     /// time is over for another reason are ended.
     pub fn ask_silent(&self, walker: &str) {
         let mut walker = Walker::start(walker, &self.lab, &self.daemon);

@@ -19,12 +19,13 @@ use super::orphans::Orphans;
 use super::pin::Pins;
 use super::ports::Ports;
 use super::precedence::Precedence;
-use super::probes::{Probes, Why};
+use super::probes::Probes;
 use super::read::{now_ns, now_secs};
 use super::request::{ending, expiry, of_flow, of_held, of_record, reason};
 pub use super::runner::ExpireError;
 use super::runner::{self, Runner};
 use super::swept::{Ended, Found};
+use super::trials::Why;
 use crate::plan::Selector;
 
 /// Returns the threads that a flow map is worth for a walk that a change waits for: one for each quarter of a million entries, up to 16.
@@ -278,8 +279,8 @@ impl Expirer {
         let mut evicted = crowd.into_first();
         evicted.append(self.ports.end(&evicted));
         let crowded = self.make_room(evicted)?;
-        self.probes.end(&self.runner)?;
         self.note_ended(flows + crowded, settings);
+        self.probes.end(&self.runner)?;
         Ok(Ended { flows: flows + crowded, closed, ..Ended::default() })
     }
 

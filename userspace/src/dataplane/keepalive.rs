@@ -1,16 +1,17 @@
-//! Which flows' ends are asked by a keep-alive probe because neither has sent anything for two hours (RFC 1122 section
-//! 4.2.3.6): the connection may be over at one of them. A RST that is lost, or that a stranger forged, ends it at one end, and the
+//! Which flows' ends are asked by a keep-alive probe because neither has sent anything for two and a half hours (RFC 1122
+//! section 4.2.3.6): the connection may be over at one of them. A RST that is lost, or that a stranger forged, ends it at one end, and the
 //! record would stay until `idleTimeout`.
 
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, Flow};
 
 use super::trials::is_on_trial;
 
-/// A flow without a packet for this long has its ends asked: as long as Linux waits before its own keep-alives
-/// (`tcp_keepalive_time`), and no less than RFC 1122 asks for.
-pub const SILENT_SECS: u32 = 7_200;
+/// A flow without a packet for this long has its ends asked: no less than the two hours that RFC 1122 asks for,
+/// and longer than Linux takes with its own keep-alives, which begin after two hours and end after 11 minutes (`tcp_keepalive_time`,
+/// `_intvl`, `_probes`): a connection that has them is not asked.
+pub const SILENT_SECS: u32 = 9_000;
 
-/// Flows that are asked for each second since the walk before: all are, in two hours, of 720,000. A question takes two runs of the program, some 10 us each.
+/// Flows that are asked for each second since the walk before: all are, in two and a half hours, of 900,000. A question takes two runs of the program, some 10 us each.
 const ASKED_A_SECOND: u32 = 100;
 /// The most that are asked after one walk: it takes about a tenth of a second.
 const ASKED_MAX: u32 = 10_000;
@@ -103,16 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_asked_after_two_hours_of_silence() {
-        let silent = [0, 60, 7_199, 7_200, 7_201, 90_000];
-        assert_eq!(walk(&mut Keepalive::default(), NOW, silent), [90_000, 7_201, 7_200]);
-        assert_eq!(walk(&mut Keepalive::default(), NOW + 1, silent), [90_000, 7_201, 7_200, 7_199]);
+    fn ends_are_asked_after_two_and_a_half_hours_of_silence() {
+        let silent = [0, 60, 8_999, 9_000, 9_001, 90_000];
+        assert_eq!(walk(&mut Keepalive::default(), NOW, silent), [90_000, 9_001, 9_000]);
+        assert_eq!(walk(&mut Keepalive::default(), NOW + 1, silent), [90_000, 9_001, 9_000, 8_999]);
         // Soon after the machine started.
         let mut keepalive = Keepalive::default();
-        keepalive.begin(7_199);
+        keepalive.begin(8_999);
         keepalive.note(&client(1), &Flow { seen_secs: 0, ..flow(0) });
         assert!(keepalive.end().is_empty());
-        keepalive.begin(7_200);
+        keepalive.begin(9_000);
         keepalive.note(&client(1), &Flow { seen_secs: 0, ..flow(0) });
         assert_eq!(keepalive.end().len(), 1);
     }
@@ -122,11 +123,11 @@ mod tests {
         let mut keepalive = Keepalive::default();
         keepalive.begin(NOW);
         for flags in [FLOW_CLIENT_ON_TRIAL, FLOW_BACKEND_ON_TRIAL] {
-            let mut on_trial = flow(8_000);
+            let mut on_trial = flow(10_000);
             on_trial.connection.flags = flags;
             keepalive.note(&client(1), &on_trial);
         }
-        let mut over = flow(8_000);
+        let mut over = flow(10_000);
         over.connection.state = FLOW_CLOSED;
         keepalive.note(&client(2), &over);
         assert!(keepalive.end().is_empty());
@@ -136,12 +137,12 @@ mod tests {
     #[test]
     fn of_many_silent_flows_those_silent_for_the_longest_time_are_asked() {
         let mut keepalive = Keepalive::default();
-        let silent = || (0..60_000).map(|number| 7_200 + number * 7_919 % 60_000);
+        let silent = || (0..60_000).map(|number| 9_000 + number * 7_919 % 60_000);
         let mut rest = 60_000;
         // The first walk; three that follow each other after 10, 61 and 220 s; one in the same second.
         for (since, most) in [(0, 1_000), (10, 1_000), (71, 6_100), (291, 10_000), (291, 0)] {
-            let asked = walk(&mut keepalive, NOW + since, silent().filter(|secs| *secs < 7_200 + rest));
-            assert!(asked.iter().copied().eq((0..most).map(|nth| 7_200 + rest - 1 - nth)), "{since}");
+            let asked = walk(&mut keepalive, NOW + since, silent().filter(|secs| *secs < 9_000 + rest));
+            assert!(asked.iter().copied().eq((0..most).map(|nth| 9_000 + rest - 1 - nth)), "{since}");
             rest -= most;
         }
     }
@@ -154,7 +155,7 @@ mod tests {
             keepalive.begin(NOW);
             let taken_up = (0..1_000_000).filter(|number: &u32| {
                 let scattered = number.wrapping_mul(2_654_435_761) % 500_000;
-                let secs = if is_oldest_first { 900_000 - number / 2 } else { 7_200 + scattered };
+                let secs = if is_oldest_first { 900_000 - number / 2 } else { 9_000 + scattered };
                 let is_taken_up = NOW - secs < keepalive.before_secs;
                 keepalive.note(&client(*number), &flow(secs));
                 is_taken_up
@@ -167,7 +168,7 @@ mod tests {
     /// In the order in which walks find them, those at the end would never be asked.
     #[test]
     fn each_of_more_silent_flows_than_are_asked_at_once_has_its_turn() {
-        let (mut keepalive, mut seen) = (Keepalive::default(), vec![NOW - 8_000; 5_000]);
+        let (mut keepalive, mut seen) = (Keepalive::default(), vec![NOW - 10_000; 5_000]);
         for walk in 0..5 {
             let now = NOW + 10 * walk;
             keepalive.begin(now);

@@ -10,21 +10,10 @@ use super::keepalive::Keepalive;
 use super::maps::Maps;
 use super::request::{ends, of_flow};
 use super::runner::{ExpireError, Runner};
-use super::trials::Trials;
+use super::trials::{Trials, Why};
 
 /// Hops that the kernel is to ask for at once. The rest is for the next sweep.
 const HOPS_MAX: usize = 256;
-
-/// Why both ends of a flow are asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// Bytes or a FIN stay without acknowledgement, whatever packets there were.
-    Held,
-    /// It is to make room, if it had no packet since it was seen.
-    Room,
-    /// It has been silent for two hours, and had no packet since it was seen.
-    Silent,
-}
 
 /// The flows whose ends are asked.
 #[derive(Debug, Default)]
@@ -71,12 +60,12 @@ impl Probes {
         why: Why,
     ) -> Result<(), ExpireError> {
         let seq = if why == Why::Held { PROBE_HELD } else { PROBE_BOTH };
-        let (generation, crowded) = (flow.connection.generation, why == Why::Room);
+        let generation = flow.connection.generation;
         match runner.request(&Expiry { seq, ..of_flow(client, flow, Reason::ExpireProbe) })? {
-            EXPIRE_DONE => self.trials.asked(client, generation, crowded),
+            EXPIRE_DONE => self.trials.asked(client, generation, why),
             EXPIRE_UNRESOLVED => {
                 // It is marked: it is asked again.
-                self.trials.asked(client, generation, crowded);
+                self.trials.asked(client, generation, why);
                 self.trials.not_asked(client);
                 self.unresolved.extend(ends(client, flow));
             }
@@ -134,7 +123,7 @@ mod tests {
             let mut probes = Probes::default();
             probes.begin(100_000);
             probes.note(&client, &flow);
-            probes.trials.asked(&client, generation, true);
+            probes.trials.asked(&client, generation, Why::Room);
             assert_eq!(probes.silent().len(), silent, "of connection 7, {generation} is asked");
         }
     }

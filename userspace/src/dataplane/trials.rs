@@ -13,11 +13,26 @@ use common::maps::flow::{
 };
 use common::reason::Reason;
 
-/// Probes without an answer before the flow is ended, one a second.
+/// Probes without an answer before the flow is ended, one a second, or one in [`PAUSE`].
 const PROBES: u32 = 3;
 
 /// Probes that could not be sent and count for nothing: a device or a route may be away for as many seconds.
 const UNSENT: u32 = 20;
+
+/// Seconds between the questions to the ends of a flow that was silent for hours: it may last as long again, so an end that cannot be
+/// reached for a minute or two loses nothing.
+const PAUSE: u32 = 60;
+
+/// Why both ends of a flow are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Bytes or a FIN stay without acknowledgement, whatever packets there were.
+    Held,
+    /// It is to make room, if it had no packet since it was seen.
+    Room,
+    /// It has been silent for hours, and had no packet since it was seen.
+    Silent,
+}
 
 /// The trials known so far.
 #[derive(Debug, Default)]
@@ -33,8 +48,29 @@ struct Trial {
     unsent: u32,
     /// Whether it is asked because the map is crowded.
     crowded: bool,
+    /// Whether it is asked because it was silent for hours, and nothing is pressing.
+    unhurried: bool,
+    /// Seconds, beyond the one that is due, until the next probe.
+    rest: u32,
     /// Whether a second has passed since the RST was seen: what an end sent before it had the RST is no answer.
     due: bool,
+}
+
+impl Trial {
+    /// Returns it as it is when a probe was sent.
+    const fn rested(self) -> Self {
+        Self { rest: if self.unhurried { PAUSE - 1 } else { 0 }, ..self }
+    }
+
+    /// Returns it as it is a second later.
+    const fn later(self) -> Self {
+        Self { rest: self.rest.saturating_sub(1), ..self }
+    }
+
+    /// Whether the flow may have been answered for, or is asked next. In between nobody looks it up: there may be thousands.
+    const fn is_looked_at(&self) -> bool {
+        self.rest == 0 || self.rest == PAUSE - 1
+    }
 }
 
 impl Trials {
@@ -46,9 +82,11 @@ impl Trials {
         }
     }
 
-    /// Takes up a flow whose ends are being asked for the first time. `crowded`: it makes room if they do not answer.
-    pub(super) fn asked(&mut self, client: &ClientTuple, generation: u32, crowded: bool) {
-        self.0.insert(*client, Trial { generation, probes: 1, unsent: 0, crowded, due: true });
+    /// Takes up a flow whose ends are being asked for the first time.
+    pub(super) fn asked(&mut self, client: &ClientTuple, generation: u32, why: Why) {
+        let (crowded, unhurried) = (why == Why::Room, why == Why::Silent);
+        let trial = Trial { generation, probes: 1, crowded, unhurried, due: true, ..Trial::default() };
+        self.0.insert(*client, trial.rested());
     }
 
     /// The last probe was not sent: no silence may be counted for it, within limits.
@@ -74,9 +112,9 @@ impl Trials {
         self.0.get(client).is_some_and(|trial| trial.generation == flow.connection.generation)
     }
 
-    /// Returns the clients of all flows noted.
+    /// Returns the clients of the flows noted that [`Trials::next`] looks at.
     pub(super) fn clients(&self) -> Vec<ClientTuple> {
-        self.0.keys().copied().collect()
+        self.0.iter().filter(|(_, trial)| trial.is_looked_at()).map(|(client, _)| *client).collect()
     }
 
     /// Returns what is to be done with the flows noted, as they are now: send a probe, or end the flow. Those that are no
@@ -84,14 +122,23 @@ impl Trials {
     /// number is [`PROBE_FAR`] for the second of three probes.
     pub(super) fn next(&mut self, flows: &[(ClientTuple, Flow)]) -> Vec<(ClientTuple, Flow, Reason, u32)> {
         let before = std::mem::take(&mut self.0);
+        let resting = before.iter().filter(|(_, trial)| !trial.is_looked_at());
+        self.0.extend(resting.map(|(client, trial)| (*client, trial.later())));
         let mut orders = Vec::with_capacity(flows.len());
         for (client, flow) in flows.iter().filter(|(_, flow)| is_on_trial(flow)) {
             let generation = flow.connection.generation;
             let probed = flow.connection.flags & FLOW_PROBED != 0;
             // A flow without the flag was acquitted since, and is on trial for another RST.
-            let same = |trial: &&Trial| trial.generation == generation && (probed || trial.probes == 0);
-            let trial = before.get(client).filter(same).copied();
-            let mut trial = trial.unwrap_or(Trial { generation, due: probed, ..Trial::default() });
+            let same = |trial: &&Trial| probed || trial.probes == 0;
+            let known = before.get(client).filter(|trial| trial.generation == generation);
+            // One end has answered, and the other one has as much time.
+            let unhurried = known.is_some_and(|trial| trial.unhurried);
+            let trial = known.filter(same).copied();
+            let mut trial = trial.unwrap_or(Trial { generation, unhurried, due: probed, ..Trial::default() });
+            if trial.rest > 0 {
+                self.0.insert(*client, trial.later());
+                continue;
+            }
             if !trial.due {
                 self.0.insert(*client, Trial { due: true, ..trial });
                 continue;
@@ -101,7 +148,7 @@ impl Trials {
                 continue;
             }
             trial.probes += 1;
-            self.0.insert(*client, trial);
+            self.0.insert(*client, trial.rested());
             orders.push((*client, *flow, Reason::ExpireProbe, if trial.probes == 2 { PROBE_FAR } else { 0 }));
         }
         orders
@@ -186,6 +233,40 @@ mod tests {
         assert_eq!([far(&mut trials), far(&mut trials), far(&mut trials)], [0, PROBE_FAR, 0]);
     }
 
+    /// Three silences in three seconds are those of a link that was cut for a moment: all silent connections behind it would end.
+    #[test]
+    fn a_flow_that_was_silent_for_hours_is_ended_after_three_minutes() {
+        let asked = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_BACKEND_ON_TRIAL | FLOW_PROBED))];
+        // The other end alone is asked, and has as much time, once one has answered.
+        let left = [(client(1), flow(7, FLOW_BACKEND_ON_TRIAL))];
+        let asked_again = [(client(1), flow(7, FLOW_BACKEND_ON_TRIAL | FLOW_PROBED))];
+        for has_answered in [false, true] {
+            let mut trials = Trials::default();
+            trials.asked(&client(1), 7, Why::Silent);
+            let (mut orders, mut looks) = (Vec::new(), 0);
+            for second in 1..300 {
+                let is_looked_at = !trials.clients().is_empty();
+                looks += u32::from(is_looked_at);
+                let flows = match (has_answered, second) {
+                    (true, 1..=2) => &left,
+                    (true, _) => &asked_again,
+                    (false, _) => &asked,
+                };
+                let flows = if is_looked_at { &flows[..] } else { &[] };
+                orders.extend(reasons(&mut trials, flows).into_iter().map(|reason| (second, reason)));
+                if orders.last().is_some_and(|(_, reason)| *reason == Reason::ExpireTrial) {
+                    break;
+                }
+            }
+            let (begun, probes) = if has_answered { (2, 3) } else { (0, 2) };
+            let at = |probe: u32| begun + PAUSE * (3 - probes + probe);
+            let mut wanted: Vec<_> = (0..probes).map(|probe| (at(probe), Reason::ExpireProbe)).collect();
+            wanted.push((at(probes), Reason::ExpireTrial));
+            assert_eq!(orders, wanted, "{has_answered}");
+            assert!(looks < 10, "{looks}");
+        }
+    }
+
     /// A second RST after an answer, or a new connection of the client, is a trial of its own.
     #[test]
     fn each_trial_has_its_own_probes() {
@@ -209,8 +290,8 @@ mod tests {
     fn a_flow_on_trial_for_a_rst_makes_no_room() {
         let mut trials = Trials::default();
         trials.note(&client(1), &flow(7, FLOW_CLIENT_ON_TRIAL));
-        trials.asked(&client(2), 8, true);
-        trials.asked(&client(3), 9, false);
+        trials.asked(&client(2), 8, Why::Room);
+        trials.asked(&client(3), 9, Why::Held);
         assert_eq!(trials.crowded(), 1);
         let makes_room =
             |port| trials.makes_room(&client(port), &flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED));
