@@ -31,17 +31,18 @@ impl Walker {
     pub fn start(binary: &str, lab: &Lab, daemon: &Daemon) -> Self {
         let mut command = lab.balancer.command(binary);
         command.arg(daemon.pins()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Self { child, answers }
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("starting {binary}: {error}"));
+        let Some(stdout) = child.stdout.take() else { panic!("{binary} has no output") };
+        Self { child, answers: BufReader::new(stdout) }
     }
 
     /// Walks this number of seconds from now; returns how many flows that ends. Panics if the process has ended.
     pub fn walk(&mut self, ahead_secs: u32) -> u32 {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{ahead_secs}").unwrap();
+        // One that has ended answers nothing.
+        let _ = self.child.stdin.as_mut().map(|stdin| writeln!(stdin, "{ahead_secs}"));
         let mut answer = String::new();
-        self.answers.read_line(&mut answer).unwrap();
-        answer.trim().parse().unwrap_or_else(|_| panic!("the walker ended: {answer:?}"))
+        let read = self.answers.read_line(&mut answer);
+        answer.trim().parse().unwrap_or_else(|_| panic!("the walker ended: {read:?}, {answer:?}"))
     }
 }
 

@@ -76,8 +76,10 @@ impl Behind {
         }
         let takes_it = |client: &ClientTuple, is: &Connection| reason(selector, &is_old, client, is);
         let threads = runner::processors().min(THREADS_MAX);
+        // First: it takes no longer however many backends go.
+        let listed = self.end_listed(selector, takes_it, threads);
         let by_keys = self.end_by_keys(selector, takes_it, flows, threads)?;
-        let listed = self.end_listed(selector, takes_it, threads)?;
+        let listed = listed?;
         Ok(by_keys.into_iter().chain(listed).reduce(|by_keys, listed| by_keys + listed))
     }
 

@@ -184,7 +184,7 @@ fn of_two_claims_of_one_route_the_newest_has_it_also_when_endpoints_change() {
     followed.edit(Edit::Endpoints("a/t", vec![7]));
     followed.edit(Edit::Endpoints("a/lb", vec![6]));
     followed.compile();
-    let route = followed.compiler.desired().routes.find("first").unwrap().clone();
+    let route = Arc::clone(followed.compiler.desired().routes.find("first").unwrap());
     let hosts: Vec<String> = route.backends.iter().map(|backend| backend.address.to_string()).collect();
     assert_eq!(hosts, ["10.0.0.6"]);
     // Without the contradiction, endpoints alone compile nothing.

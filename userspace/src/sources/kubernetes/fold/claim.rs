@@ -54,6 +54,11 @@ fn key(origin: &Value) -> Option<Arc<str>> {
     Some(format!("{}/{}/{}", text("kind")?, text("namespace")?, text("name")?).into())
 }
 
+/// Returns the kind of an origin. Of one that a later release brings, what was granted is known all the same.
+fn kind(name: &str) -> Result<Kind, Wrong> {
+    origins::kind(name).or_else(|| unknown_kind(name)).ok_or_else(|| wrong("is no kind that claims", REMEDY))
+}
+
 fn read(
     spec: ClaimSpec,
     field: impl Fn(&str) -> String,
@@ -61,11 +66,7 @@ fn read(
     interner: &Interner,
 ) -> Option<Claim> {
     let unserved = spec.unserved();
-    // Of a kind that a later release brings, what was granted is known all the same.
-    let kind = origins::kind(&spec.origin.kind)
-        .or_else(|| unknown_kind(&spec.origin.kind))
-        .ok_or_else(|| wrong("is no kind that claims", REMEDY));
-    let kind = found.check(field("spec.origin.kind"), &spec.origin.kind, kind)?;
+    let kind = found.check(field("spec.origin.kind"), &spec.origin.kind, kind(&spec.origin.kind))?;
     let protocol = found.check(field("spec.protocol"), &spec.protocol, protocol(&spec.protocol))?;
     let port = port(&spec, &field, found)?;
     let health_port = health_port(&spec, &field, found);
