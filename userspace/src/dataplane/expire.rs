@@ -196,7 +196,7 @@ impl Expirer {
     /// Takes up a flow that a RST put on trial. The walks find what was not reported.
     pub fn take_up(&mut self, client: &ClientTuple) -> Result<(), ExpireError> {
         if let Some(flow) = self.maps.flows.look_up(client)? {
-            self.probes.trials.note(client, &flow);
+            self.probes.trials.reported(client, &flow);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use common::maps::event::PROBE_FAR;
 use common::maps::flow::{
-    ClientTuple, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, Flow,
+    ClientTuple, Connection, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, Flow,
 };
 use common::reason::Reason;
 
@@ -82,6 +82,18 @@ impl Trials {
         }
     }
 
+    /// Takes a flow up that was put on trial by a RST just now. One that was asked about hours of silence may rest until its next probe,
+    /// though its ends answered, or another connection has its client's port by now: this trial begins at once.
+    pub(super) fn reported(&mut self, client: &ClientTuple, flow: &Flow) {
+        let Connection { generation, flags, .. } = flow.connection;
+        let is_over =
+            |trial: &Trial| trial.generation != generation || (trial.unhurried && flags & FLOW_PROBED == 0);
+        if self.0.get(client).is_some_and(is_over) {
+            self.0.remove(client);
+        }
+        self.note(client, flow);
+    }
+
     /// Takes up a flow whose ends are being asked for the first time.
     pub(super) fn asked(&mut self, client: &ClientTuple, generation: u32, why: Why) {
         let (crowded, unhurried) = (why == Why::Room, why == Why::Silent);
@@ -93,6 +105,7 @@ impl Trials {
     pub(super) fn not_asked(&mut self, client: &ClientTuple) {
         if let Some(trial) = self.0.get_mut(client).filter(|trial| trial.unsent < UNSENT) {
             trial.unsent += 1;
+            trial.rest = 0;
             trial.probes = trial.probes.saturating_sub(1);
         }
     }
@@ -166,7 +179,6 @@ pub(super) fn is_on_trial(flow: &Flow) -> bool {
 mod tests {
     use super::*;
     use common::maps::address::{Address, Port};
-    use common::maps::flow::Connection;
 
     fn client(port: u16) -> ClientTuple {
         ClientTuple::tcp(Address::v4([192, 0, 2, 1]), Address::default(), Port::new(port), Port::new(443))
@@ -265,6 +277,44 @@ mod tests {
             assert_eq!(orders, wanted, "{has_answered}");
             assert!(looks < 10, "{looks}");
         }
+    }
+
+    /// A client that aborts is forgotten within a minute.
+    #[test]
+    fn a_rst_is_asked_about_at_once_though_the_flow_rests_after_another_question() {
+        let rst = |generation, flags| [(client(1), flow(generation, FLOW_CLIENT_ON_TRIAL | flags))];
+        for generation in [7, 8] {
+            let mut trials = Trials::default();
+            trials.asked(&client(1), 7, Why::Silent);
+            let silent = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_BACKEND_ON_TRIAL | FLOW_PROBED))];
+            assert_eq!(reasons(&mut trials, &silent), []);
+            assert_eq!(trials.clients(), [], "it rests");
+            // Both ends answer after that, and one sends a RST then, or opens another connection, which it aborts.
+            trials.reported(&client(1), &rst(generation, 0)[0].1);
+            assert_eq!(trials.clients(), [client(1)]);
+            assert_eq!(reasons(&mut trials, &rst(generation, 0)), []);
+            for flags in [0, FLOW_PROBED, FLOW_PROBED] {
+                assert_eq!(reasons(&mut trials, &rst(generation, flags)), [Reason::ExpireProbe]);
+            }
+            assert_eq!(reasons(&mut trials, &rst(generation, FLOW_PROBED)), [Reason::ExpireTrial]);
+        }
+        // It rests on while nobody answers: a RST may put an end on trial that is already.
+        let mut trials = Trials::default();
+        trials.asked(&client(1), 7, Why::Silent);
+        assert_eq!(reasons(&mut trials, &rst(7, FLOW_PROBED)), []);
+        trials.reported(&client(1), &rst(7, FLOW_PROBED)[0].1);
+        assert_eq!(trials.clients(), []);
+    }
+
+    /// The kernel is asked for the link address meanwhile, and has it for less than a minute.
+    #[test]
+    fn a_question_that_was_not_sent_is_sent_a_second_later() {
+        let mut trials = Trials::default();
+        trials.asked(&client(1), 7, Why::Silent);
+        trials.not_asked(&client(1));
+        let asked = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED))];
+        assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
+        assert_eq!(reasons(&mut trials, &asked), []);
     }
 
     /// A second RST after an answer, or a new connection of the client, is a trial of its own.
