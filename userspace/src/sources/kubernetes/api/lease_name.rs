@@ -30,8 +30,12 @@ pub fn lease_name(node: &str) -> String {
 /// Names a Lease after its node.
 pub fn name_lease(lease: &mut Lease, node: &str) {
     lease.metadata.name = Some(lease_name(node));
+    let annotations = &mut lease.metadata.annotations;
     if !is_whole(node) {
-        lease.metadata.annotations.get_or_insert_default().insert(NODE.to_owned(), node.to_owned());
+        annotations.get_or_insert_default().insert(NODE.to_owned(), node.to_owned());
+    } else if let Some(annotations) = annotations {
+        // With it, the Lease would be nobody's.
+        annotations.remove(NODE);
     }
 }
 
@@ -94,6 +98,9 @@ mod tests {
             assert_eq!(whose(&lease).as_deref(), Some("n1"));
             lease.metadata.annotations = Some([(NODE.to_owned(), said)].into());
             assert_eq!(whose(&lease), None);
+            // Its own agent repairs it.
+            name_lease(&mut lease, "n1");
+            assert_eq!(whose(&lease).as_deref(), Some("n1"));
         }
         let mut lease = named("n1");
         lease.metadata.name = Some("other".to_owned());
