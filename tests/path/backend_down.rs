@@ -212,7 +212,9 @@ fn a_single_silent_backend_has_until_the_time_limit() {
             }
         });
     });
-    assert_eq!(moved.get("HelloTimeout"), Some(&2), "{moved:?}");
+    // By the client's next segment, or by the daemon, which looks once a second: on a busy machine it may be first.
+    let ended = ["HelloTimeout", "ExpireHello"].map(|reason| moved.get(reason).copied().unwrap_or_default());
+    assert_eq!(ended.iter().sum::<u64>(), 2, "{moved:?}");
     // 0.2, 0.6, 1.4 and 3 s after the first, as their clients send again: the same SYN, for there is no other backend.
     assert!(moved.get("ConnectAgain").is_some_and(|again| (4..=16).contains(again)), "{moved:?}");
     assert_eq!(moved.get("ConnectSyn"), Some(&2), "{moved:?}");
