@@ -148,4 +148,6 @@ fn a_connection_whose_end_is_silent_is_reset_after_three_questions() {
     scene.assert_empty_within(FORGOTTEN);
     let reasons = scene.daemon.reasons().unwrap();
     assert_eq!(["ExpireIdle", "ExpireHeld", "ForwardReset"].map(|reason| reasons.get(reason)), [None; 3]);
+    // One by the walk ahead, and three by the daemon, which knows nothing of that one.
+    assert!(reasons.get("ExpireProbe").is_some_and(|probes| *probes >= 4 * 4), "{reasons:?}");
 }

@@ -85,6 +85,8 @@ mod since;
 mod telemetry;
 /// The core in a simulated cluster.
 #[cfg(test)]
+mod metallb_samples;
+#[cfg(test)]
 mod pool_samples;
 #[cfg(test)]
 mod simulation;

@@ -1,12 +1,12 @@
 //! MetalLB's own samples of pools, and of Services with them.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use expect_test::expect_file;
 use serde_json::{Value, json};
 
+use super::metallb_samples;
 use crate::ipam::{PoolUse, assign};
 use crate::model::cluster::{ClassPolicy, Policy, PoolPolicy};
 use crate::sources::kubernetes::script::Script;
@@ -84,23 +84,9 @@ fn given(pools: &[Value], services: &[Value]) -> String {
 
 #[test]
 fn samples_of_metallb_give_services_what_they_should() {
-    let fixtures = match std::env::var_os("VESTIBULE_FIXTURES") {
-        Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures"),
-    };
-    let folder = fixtures.join("crds/metallb/samples");
-    if !folder.is_dir() {
-        eprintln!("SKIPPED: no samples of MetalLB; set VESTIBULE_FIXTURES to the folder that holds crds/");
-        return;
-    }
-    let entries = std::fs::read_dir(&folder).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
+    let Some(samples) = metallb_samples::all() else { return };
     let mut golden = String::new();
-    for name in names {
-        let text = std::fs::read_to_string(folder.join(&name)).unwrap();
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    for (name, objects) in samples {
         let of = |kind: &str| -> Vec<Value> {
             objects.iter().filter(|object| object["kind"] == *kind).cloned().collect()
         };

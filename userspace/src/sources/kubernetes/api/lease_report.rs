@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 ///
 /// To be raised with each new key of [`super::claim::ClaimSpec::policy`], each new field of a Claim or of one of its backends that agents
 /// are to serve (as of an `address`, once one is asked for), and each new value of its `session_affinity` and of its protocol where it is
-/// served, but not with a new kind of its origin, which agents need not know: an agent of the release before does not serve such Claims, each of which is an exception. Beyond 100 of them a node counts as if it held nothing, and
+/// served, and, as long as agents from before 2026-12 may run, of its origin's kind, which later ones need not know: an agent of the release before does not serve such Claims, each of which is an exception. Beyond 100 of them a node counts as if it held nothing, and
 /// `Programmed` of every object would turn `False` during an upgrade. Of nodes with another version of the report nothing is known, and
 /// conditions stay as they are until all report the new one.
 const REPORT_VERSION: (&str, &str) = ("vestibule.dev/report-version", "2");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::controller::metallb_samples;
 use crate::model::advertisement::AnnouncingPolicy;
 use crate::model::cluster::{Policy, PoolPolicy};
 use crate::sources::kubernetes::Store;
@@ -6,7 +7,6 @@ use crate::sources::kubernetes::script::Script;
 use expect_test::{expect, expect_file};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 
 /// Labels of nodes and pools.
 fn node(name: &str, labels: Value) -> Value {
@@ -336,28 +336,12 @@ fn while_it_is_not_known_what_advertisements_say_they_say_what_they_said() {
 /// MetalLB's own samples.
 #[test]
 fn samples_of_metallb_come_to_what_they_should() {
-    let fixtures = match std::env::var_os("VESTIBULE_FIXTURES") {
-        Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures"),
-    };
-    let folder = fixtures.join("crds/metallb/samples");
-    if !folder.is_dir() {
-        eprintln!("SKIPPED: no samples of MetalLB; set VESTIBULE_FIXTURES to the folder that holds crds/");
-        return;
-    }
-    let entries = std::fs::read_dir(&folder).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    let objects = |name: &str| -> Vec<Value> {
-        serde_saphyr::from_multiple(&std::fs::read_to_string(folder.join(name)).unwrap()).unwrap()
-    };
+    let Some(samples) = metallb_samples::all() else { return };
     let of = |kind: &str, objects: &[Value]| -> Vec<Value> {
         objects.iter().filter(|object| object["kind"] == *kind).cloned().collect()
     };
     let mut golden = String::new();
-    for name in names {
-        let objects = objects(&name);
+    for (name, objects) in samples {
         let advertisements = of("L2Advertisement", &objects);
         if advertisements.is_empty() {
             continue;
